@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class AttachmentServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Uploads in chunks and downloads as a stream; both can go on where they were cut.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -52,23 +53,44 @@ class AttachmentServiceStub(object):
 
 
 class AttachmentServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Uploads in chunks and downloads as a stream; both can go on where they were cut.
+    """
 
     def WriteAttachment(self, request, context):
-        """One chunk; unary so that browsers and grpcurl can upload too.
+        """Stores one chunk of an upload. Unary, so that browsers and command-line tools can upload too.
+
+        Begin with offset 0 and any new upload_id; send each next chunk at the committed_size that the
+        last response gave; set finish on the last one (its data may be empty). After a cut, repeat the
+        chunk: one that is stored already, with the same bytes, is accepted and changes nothing. Or ask
+        where to go on with a chunk of no data: WRONG_OFFSET tells committed_size in its metadata. An
+        upload that was finished and is finished again gives the same response. Unfinished uploads are
+        removed after some time without a chunk (a day by default).
+
+        Errors: SESSION_NOT_FOUND; INVALID_FIELD (a bad upload_id or media_type, a negative offset, a
+        chunk over Limits.max_chunk_bytes, finish without sha256); WRONG_OFFSET; DIGEST_MISMATCH;
+        ATTACHMENT_TOO_LARGE; STORAGE_FULL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetAttachment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """What is known about an attachment, without its bytes. Has no effect.
+
+        Errors: SESSION_NOT_FOUND, ATTACHMENT_NOT_FOUND, INVALID_FIELD (ref is not a SHA-256).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadAttachment(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The bytes from an offset to the end, in order, in responses of at most 256 KiB; then OK. After
+        a cut, call again with the number of bytes received. Check the digest of the whole against the
+        ref. Has no effect.
+
+        Errors: SESSION_NOT_FOUND, ATTACHMENT_NOT_FOUND, INVALID_FIELD (ref is not a SHA-256, a
+        negative offset), WRONG_OFFSET (beyond the end; the end itself gives an empty stream).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -100,7 +122,8 @@ def add_AttachmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AttachmentService(object):
-    """Missing associated documentation comment in .proto file."""
+    """Uploads in chunks and downloads as a stream; both can go on where they were cut.
+    """
 
     @staticmethod
     def WriteAttachment(request,

@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class ServerServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Facts about the server. Whether it serves is told by the standard grpc.health.v1.Health service,
+    which needs no token.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,10 +44,16 @@ class ServerServiceStub(object):
 
 
 class ServerServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Facts about the server. Whether it serves is told by the standard grpc.health.v1.Health service,
+    which needs no token.
+    """
 
     def GetServerInfo(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
+        when it is called, so a driver installed meanwhile appears without a restart of the server.
+
+        Errors: UNAUTHENTICATED.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -67,7 +75,9 @@ def add_ServerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ServerService(object):
-    """Missing associated documentation comment in .proto file."""
+    """Facts about the server. Whether it serves is told by the standard grpc.health.v1.Health service,
+    which needs no token.
+    """
 
     @staticmethod
     def GetServerInfo(request,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class SessionServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Sessions: made, watched, spoken to, ended.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -102,86 +103,176 @@ class SessionServiceStub(object):
 
 
 class SessionServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Sessions: made, watched, spoken to, ended.
+    """
 
     def CreateSession(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes a session and starts its agent. Confirmed by ProcessStarted; StateChanged, idle follows
+        when the agent is ready. Messages may be sent at once and wait until then.
+
+        Idempotent by request_id. A session_id alone is not enough: a second call fails with
+        SESSION_EXISTS.
+
+        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id and no
+        capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+        NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+        refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSession(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The session as it is now. Has no effect.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sessions, newest first, in pages. Has no effect.
+
+        Errors: INVALID_FIELD (page_size, page_token).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSession(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes the title or the labels. A title is confirmed by SettingsChanged; labels have no event.
+        Setting what is set already is OK.
+
+        Errors: INVALID_FIELD (another path in update_mask, a title or label that is too long).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Ends the process and deletes the session, its transcript and its attachments, for good. Every
+        Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
+        gets SESSION_NOT_FOUND for a repeated call takes it as done.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Subscribe(self, request, context):
-        """History and live in one stream.
+        """History and live in one stream: every event with a seq greater than after_seq, in order, and
+        then each new one as it is written. Has no effect.
+
+        Six promises hold whatever happens to the client, the server, the network or the agent:
+
+        Ordered              seqs rise within a stream.
+        Unique               no event comes twice in a stream.
+        Gapless              each seq is the one before plus one; the first is after_seq plus one.
+        Durable before seen  an event that anyone has received survives a crash of the server.
+        Resumable            a new stream from any after_seq that was seen continues exactly there.
+        Bookmarked           head_seq in every response says how far the transcript reaches.
+
+        How to resume. Keep session_id, transcript_id and the seq of the last event that was processed;
+        store them together with whatever the events were turned into. When the stream ends with
+
+        OK
+        the session was deleted: stop.
+        UNAVAILABLE; any code with RetryInfo; and, when there is no ErrorInfo and the client did not
+        cause it itself, INTERNAL, UNKNOWN, ABORTED, CANCELLED or DEADLINE_EXCEEDED
+        the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and doubling
+        up to 5 s, with some chance in it), then call again with that seq and transcript_id. Begin
+        at 0.1 s again once a response has come.
+        FAILED_PRECONDITION, TRANSCRIPT_CHANGED; OUT_OF_RANGE, SEQ_IN_FUTURE
+        what is stored belongs to another transcript: drop it and read from 0.
+        OUT_OF_RANGE, SEQ_PRUNED
+        old events are gone: go on with after_seq = first_seq - 1 and show the gap.
+        anything else
+        a repeated call would fail again: tell the user.
+
+        When no response comes for three times Limits.heartbeat_interval, cancel and call again.
+
+        The first response comes at once, with events or without; responses without events follow at
+        least every Limits.heartbeat_interval (15 s). A response has at most 256 KiB of events, or a
+        single greater one. The stream stays open while the session is exited, since it may be
+        restarted. A slow reader gets everything, later, and slows nobody else. Use no deadline.
+
+        Errors: INVALID_FIELD (negative after_seq), SEQ_IN_FUTURE, SEQ_PRUNED, TRANSCRIPT_CHANGED,
+        TOO_MANY_SUBSCRIBERS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """A page of history, newest first.
+        """A page of history, for a client that begins with the newest: it reads a page backwards, shows
+        it, and subscribes after the page's head_seq. Has no effect.
+
+        Errors: INVALID_FIELD (negative before_seq or page_size).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Send(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives the agent a message. OK means accepted and stored, never read: MessageQueued is written
+        before the response, and UserMessage when the agent reads it (or MessageDropped, if never). A
+        message survives crashes of the server and of the agent.
+
+        Errors: INVALID_FIELD (no text and no attachment, text over Limits.max_text_bytes),
+        ATTACHMENT_NOT_FOUND, SESSION_EXITED (restart it first), QUEUE_FULL, DRIVER_UNSUPPORTED
+        (DELIVERY_APPEND without capability `append`, DELIVERY_NOW without `interrupt`).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EditMessage(self, request, context):
-        """Replaces the text of a message that still waits.
+        """Replaces the text and the attachments of a message that the server still holds. Confirmed by
+        MessageEdited.
+
+        Errors: MESSAGE_NOT_FOUND (also when it was handed over), STALE_REVISION, INVALID_FIELD and
+        ATTACHMENT_NOT_FOUND as for Send.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MoveMessage(self, request, context):
-        """Changes the place of a message that still waits.
+        """Changes the place of a message that the server still holds. Confirmed by MessageMoved.
+
+        Errors: MESSAGE_NOT_FOUND (either message, also when it was handed over), STALE_REVISION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Unqueue(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Takes back a message or a command that waits. What became of it is data, not an error: all
+        three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
+        DROPPED. Repeating it is harmless.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Answer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
+        again is OK and gives the same seq.
+
+        Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
+        QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
+        multi_select, none), SESSION_EXITED, SESSION_UNREACHABLE.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Control(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the session something about itself: one action per call, each a message of its own below,
+        with the event that confirms it. OK means accepted and stored; the outcome is an event.
+
+        Errors: UNKNOWN_ACTION (none, or one that this server does not know), DRIVER_UNSUPPORTED (the
+        agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title, stop and
+        restart), SESSION_UNREACHABLE; more at each action.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -263,7 +354,8 @@ def add_SessionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SessionService(object):
-    """Missing associated documentation comment in .proto file."""
+    """Sessions: made, watched, spoken to, ended.
+    """
 
     @staticmethod
     def CreateSession(request,
