@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -33,13 +41,16 @@ __all__ = [
     "Log",
     "Store",
     "TcpAddress",
+    "Tls",
     "UnixAddress",
     "parse_address",
 ]
 
 _PREFIX = "SESSIOND_"
 # Variables of the same family that only clients read.
-_CLIENT_VARIABLES = frozenset({"SESSIOND_ADDRESS", "SESSIOND_TOKEN", "SESSIOND_TOKEN_FILE"})
+_CLIENT_VARIABLES = frozenset(
+    f"{_PREFIX}{name}" for name in ("ADDRESS", "TOKEN", "TLS_CA", "TLS_CERT", "TLS_KEY")
+)
 _HIDDEN = "[not shown]"
 
 KIB = 1024
@@ -97,6 +108,39 @@ class Store(_Table):
     synchronous: Literal["normal", "full"] = "normal"
     """`normal` loses nothing when a process dies; `full` also survives a power cut, at the pace of the
     disk."""
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+_Path: TypeAlias = Annotated[Path, AfterValidator(_absolute)]
+
+
+class Tls(_Table):
+    """`[tls]`: set, every TCP address speaks TLS. All are PEM files."""
+
+    cert: _Path | None = None
+    """Certificate chain of the daemon (default: none, TCP on loopback only)."""
+
+    key: _Path | None = None
+    """Private key of `cert` (default: none)."""
+
+    ca: _Path | None = None
+    """What clients on this machine verify `cert` with; written to `address.json` (default: `cert`
+    itself, right for a self-signed one)."""
+
+    client_ca: _Path | None = None
+    """Set, TCP clients must show a certificate that it signed, and its common name is the actor of their
+    events (default: none)."""
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Tls:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key belong together: set both or neither")
+        if self.cert is None and (self.ca is not None or self.client_ca is not None):
+            raise ValueError("ca and client_ca need cert and key")
+        return self
 
 
 class Limits(_Table):
@@ -184,38 +228,24 @@ class Config(BaseSettings):
         use_attribute_docstrings=True,
     )
 
-    data_dir: Path = Field(default_factory=_default_data_dir)
+    data_dir: _Path = Field(default_factory=_default_data_dir)
     """Transcripts, attachments and running sessions (default `$XDG_DATA_HOME/sessiond`, else
     `~/.local/share/sessiond`); made with mode 0700."""
 
-    runtime_dir: Path = Field(default_factory=_default_runtime_dir)
+    runtime_dir: _Path = Field(default_factory=_default_runtime_dir)
     """Socket, token and `address.json` (default `$XDG_RUNTIME_DIR/sessiond`, else `<data_dir>/run`);
     made with mode 0700."""
 
     listen: Annotated[tuple[str, ...], NoDecode] = Field(default_factory=_default_listen)
     """Addresses to serve on: `unix:/path`, `host:port`, `[ipv6]:port`; port 0 picks a free one (default
     `unix:<runtime_dir>/sessiond.sock` and `127.0.0.1:7419`). TCP asks for the token; an address that is
-    not loopback also needs `tls_cert` and `tls_key`. In the environment: separated by commas."""
+    not loopback also needs `[tls]`. In the environment: separated by commas."""
 
-    token_file: Path = Field(default_factory=_default_token_file)
+    token_file: _Path = Field(default_factory=_default_token_file)
     """Holds the bearer token that TCP clients send (default `<runtime_dir>/token`); made with a random
     token and mode 0600 when it does not exist."""
 
-    tls_cert: Path | None = None
-    """PEM certificate chain; set, every TCP address speaks TLS (default: none)."""
-
-    tls_key: Path | None = None
-    """PEM private key of `tls_cert` (default: none)."""
-
-    tls_ca: Path | None = None
-    """PEM file that clients on this machine verify `tls_cert` with; written to `address.json` (default:
-    `tls_cert` itself, right for a self-signed one)."""
-
-    tls_client_ca: Path | None = None
-    """PEM file; set, TCP clients must show a certificate that it signed, and its common name is the
-    actor of their events (default: none)."""
-
-    workspace_roots: Annotated[tuple[Path, ...], NoDecode] = Field(
+    workspace_roots: Annotated[tuple[_Path, ...], NoDecode] = Field(
         default_factory=_default_workspace_roots
     )
     """A session's workspace must lie inside one of these, symbolic links resolved (default: the home
@@ -237,6 +267,7 @@ class Config(BaseSettings):
     raw_log_cap: Annotated[int, Field(ge=MIB)] = 256 * MIB
     """Bytes of raw agent output kept per session before what was committed is let go."""
 
+    tls: Tls = Tls()
     store: Store = Store()
     limits: Limits = Limits()
     log: Log = Log()
@@ -291,27 +322,12 @@ class Config(BaseSettings):
             parse_address(text)
         return value
 
-    @field_validator(
-        "data_dir", "runtime_dir", "token_file", "tls_cert", "tls_key", "tls_ca", "tls_client_ca"
-    )
-    @classmethod
-    def _make_absolute(cls, value: Path | None) -> Path | None:
-        return None if value is None else value.expanduser().absolute()
-
     @field_validator("workspace_roots")
     @classmethod
     def _check_roots(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
         if not value:
             raise ValueError("needs at least one directory, or no session can be created")
-        return tuple(root.expanduser().absolute() for root in value)
-
-    @model_validator(mode="after")
-    def _check_tls(self) -> Config:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key belong together: set both or neither")
-        if self.tls_client_ca is not None and self.tls_cert is None:
-            raise ValueError("tls_client_ca needs tls_cert and tls_key")
-        return self
+        return value
 
     def addresses(self) -> tuple[ListenAddress, ...]:
         """Return `listen`, parsed."""
