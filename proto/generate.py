@@ -3,7 +3,9 @@
 Usage: python proto/generate.py [--check] [--only python,descriptor]
 
 --check writes to a temporary folder and fails (exit 1) when it differs from what is committed.
-The environment is made once under .codegen/ (ignored by git) from codegen-requirements.txt.
+The environment is made once under .codegen/ (ignored by git): Python from codegen-requirements.txt,
+npm and Go from the lock files in codegen/. A target whose toolchain is missing fails and says what to
+install.
 """
 
 from __future__ import annotations
@@ -11,32 +13,83 @@ from __future__ import annotations
 import argparse
 import filecmp
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
-ENV = ROOT / ".codegen" / "python"
+CODEGEN = ROOT / ".codegen"
+ENV = CODEGEN / "python"
 REQUIREMENTS = PROTO / "codegen-requirements.txt"
+LOCKS = PROTO / "codegen"
 GOOGLE_RPC = ["google/rpc/status.proto", "google/rpc/error_details.proto", "google/rpc/code.proto"]
+
+
+def made_once(folder: Path, pins: list[Path], make: Callable[[], None]) -> None:
+    """Call `make` to fill `folder` unless it was made from the same pins before."""
+    stamp = folder / "stamp"
+    wanted = hashlib.sha256(b"".join(p.read_bytes() for p in pins)).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    make()
+    stamp.write_text(wanted)
+
+
+def program(name: str, package: str) -> str:
+    """Return the path of a program that the machine must have, or exit saying what to install."""
+    found = shutil.which(name)
+    if found is None:
+        sys.exit(f"proto/generate.py needs {name}: install {package}, or leave it out with --only")
+    return found
 
 
 def environment() -> Path:
     """Return the bin folder of the generator's environment, made anew when its pins changed."""
-    stamp = ENV / "stamp"
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    if not stamp.exists() or stamp.read_text() != wanted:
-        shutil.rmtree(ENV, ignore_errors=True)
+
+    def make() -> None:
         venv.create(ENV, with_pip=True)
         subprocess.run(
             [ENV / "bin" / "python", "-m", "pip", "install", "-q", "-r", REQUIREMENTS], check=True
         )
-        stamp.write_text(wanted)
+
+    made_once(ENV, [REQUIREMENTS], make)
     return ENV / "bin"
+
+
+def npm_plugins() -> Path:
+    """Return the folder with the TypeScript plugin, installed from its lock file."""
+    folder = CODEGEN / "npm"
+    locks = [LOCKS / "package.json", LOCKS / "package-lock.json"]
+    npm = program("npm", "Node.js 20 or newer with npm")
+
+    def make() -> None:
+        for lock in locks:
+            shutil.copy(lock, folder)
+        subprocess.run([npm, "ci", "--silent", "--ignore-scripts"], cwd=folder, check=True)
+
+    made_once(folder, locks, make)
+    return folder / "node_modules" / ".bin"
+
+
+def go_plugins() -> Path:
+    """Return the folder with the Go plugins, built from their lock file."""
+    folder = CODEGEN / "go"
+    go = program("go", "Go 1.25 or newer")
+
+    def make() -> None:
+        environ = {**os.environ, "GOBIN": str(folder)}
+        subprocess.run([go, "install", "tool"], cwd=LOCKS, env=environ, check=True)
+
+    made_once(folder, [LOCKS / "go.mod", LOCKS / "go.sum"], make)
+    return folder
 
 
 def protos() -> list[str]:
@@ -45,8 +98,8 @@ def protos() -> list[str]:
 
 def protoc(env: Path, *args: str) -> None:
     command = [str(env / "python"), "-m", "grpc_tools.protoc", *args]
-    path = f"{env}:/usr/bin:/bin"
-    subprocess.run(command, check=True, env={"PATH": path})
+    path = f"{env}:{os.environ.get('PATH', os.defpath)}"
+    subprocess.run(command, check=True, env={**os.environ, "PATH": path})
 
 
 def python(env: Path, out: Path) -> None:
@@ -85,10 +138,59 @@ def descriptor(env: Path, out: Path) -> None:
     )
 
 
+def typescript(env: Path, out: Path) -> None:
+    gen = out / "gen" / "typescript"
+    gen.mkdir(parents=True)
+    protoc(
+        env,
+        f"-I{PROTO}",
+        f"--plugin=protoc-gen-es={npm_plugins() / 'protoc-gen-es'}",
+        f"--es_out={gen}",
+        "--es_opt=target=js+dts,import_extension=js",
+        *protos(),
+    )
+
+
+def go(env: Path, out: Path) -> None:
+    gen = out / "gen" / "go"
+    gen.mkdir(parents=True)
+    plugins = go_plugins()
+    protoc(
+        env,
+        f"-I{PROTO}",
+        f"--plugin=protoc-gen-go={plugins / 'protoc-gen-go'}",
+        f"--plugin=protoc-gen-go-grpc={plugins / 'protoc-gen-go-grpc'}",
+        f"--go_out={gen}",
+        "--go_opt=paths=source_relative",
+        f"--go-grpc_out={gen}",
+        "--go-grpc_opt=paths=source_relative",
+        *protos(),
+    )
+
+
+def ruby(env: Path, out: Path) -> None:
+    gen = out / "gen" / "ruby"
+    gen.mkdir(parents=True)
+    # grpcio-tools carries no Ruby generator; the plain protoc does, all but the services.
+    plugin = program("grpc_ruby_plugin", "the package protobuf-compiler-grpc or ruby-grpc-tools")
+    command = [
+        str(env / "protoc"),
+        f"-I{PROTO}",
+        f"--ruby_out={gen}",
+        f"--plugin=protoc-gen-grpc={plugin}",
+        f"--grpc_out={gen}",
+        *protos(),
+    ]
+    subprocess.run(command, check=True)
+
+
 TARGETS = {
     "python": (python, Path("gen/python")),
     "typings": (typings, Path("typings")),
     "descriptor": (descriptor, Path("gen/descriptor")),
+    "typescript": (typescript, Path("gen/typescript")),
+    "go": (go, Path("gen/go")),
+    "ruby": (ruby, Path("gen/ruby")),
 }
 
 
