@@ -184,6 +184,16 @@ def ruby(env: Path, out: Path) -> None:
     subprocess.run(command, check=True)
 
 
+def docs(env: Path, out: Path) -> None:
+    folder = out / "gen" / "docs"
+    folder.mkdir(parents=True)
+    descriptors = out / "documented.binpb"
+    arguments = ("--include_source_info", f"--descriptor_set_out={descriptors}")
+    protoc(env, f"-I{PROTO}", *arguments, *protos())
+    with (folder / "reference.md").open("wb") as page:
+        subprocess.run([env / "python", PROTO / "reference.py", descriptors], stdout=page, check=True)
+
+
 TARGETS = {
     "python": (python, Path("gen/python")),
     "typings": (typings, Path("typings")),
@@ -191,6 +201,7 @@ TARGETS = {
     "typescript": (typescript, Path("gen/typescript")),
     "go": (go, Path("gen/go")),
     "ruby": (ruby, Path("gen/ruby")),
+    "docs": (docs, Path("gen/docs")),
 }
 
 
