@@ -1,0 +1,52 @@
+"""The shim that keeps an agent alive without the server, and the server's end of it.
+
+`launch` starts one, `Link` talks to it, `read_rest` and `read_exit` read what a finished one left.
+"""
+
+from .leftovers import Leftover, find_leftovers, kill_leftovers
+from .link import (
+    Acked,
+    AlreadyRunning,
+    Hello,
+    LaunchFailed,
+    Link,
+    LinkLost,
+    Output,
+    OutputClosed,
+    Paused,
+    Received,
+    Resumed,
+    ShimGone,
+    ShimUnreachable,
+    launch,
+    supports,
+)
+from .rawlog import Exited, discard, is_alive, raw_size, read_exit, read_rest, stderr_tail
+
+__all__ = [
+    "Acked",
+    "AlreadyRunning",
+    "Exited",
+    "Hello",
+    "LaunchFailed",
+    "Leftover",
+    "Link",
+    "LinkLost",
+    "Output",
+    "OutputClosed",
+    "Paused",
+    "Received",
+    "Resumed",
+    "ShimGone",
+    "ShimUnreachable",
+    "discard",
+    "find_leftovers",
+    "is_alive",
+    "kill_leftovers",
+    "launch",
+    "raw_size",
+    "read_exit",
+    "read_rest",
+    "stderr_tail",
+    "supports",
+]
