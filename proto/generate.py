@@ -192,6 +192,10 @@ def docs(env: Path, out: Path) -> None:
     protoc(env, f"-I{PROTO}", *arguments, *protos())
     with (folder / "reference.md").open("wb") as page:
         subprocess.run([env / "python", PROTO / "reference.py", descriptors], stdout=page, check=True)
+    # This one comes from the daemon's own model, so it needs the libraries of the daemon.
+    with (folder / "configuration.md").open("wb") as page:
+        script = ROOT / "server" / "configuration_reference.py"
+        subprocess.run([sys.executable, script], stdout=page, check=True)
 
 
 TARGETS = {
