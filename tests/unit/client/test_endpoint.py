@@ -32,7 +32,6 @@ def test_every_spelling_of_an_address(address: str, target: str, tls: bool) -> N
 @pytest.mark.parametrize(
     "address",
     [
-        "",
         "localhost",
         "host:",
         ":7443",
@@ -45,9 +44,7 @@ def test_every_spelling_of_an_address(address: str, target: str, tls: bool) -> N
     ],
 )
 def test_nonsense_is_refused_with_what_to_write(address: str) -> None:
-    if not address:
-        return
-    with pytest.raises(AddressError, match="write|empty"):
+    with pytest.raises(AddressError, match="write "):
         discover(address, env={})
 
 

@@ -21,6 +21,7 @@ from sessiond_client import (
     TranscriptChangedError,
     UnavailableError,
 )
+from sessiond_client._transport import Backoff
 from tests.unit.client.scripted import (
     Context,
     Request,
@@ -65,6 +66,12 @@ def send_and_fail(code: grpc.StatusCode, *responses: Response, reason: str = "")
     return stream
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are made again at once."""
+    monkeypatch.setattr("sessiond_client._subscribe.Backoff", lambda: Backoff(first=0.001, cap=0.002))
+
+
 async def seqs(client: SessiondClient, after: int = 0) -> list[int]:
     return [event.seq async for event in client.subscribe("s", after)]
 
@@ -89,10 +96,10 @@ async def test_first_response_tells_the_head_although_it_is_empty(
     assert subscription.caught_up
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), total=st.integers(1, 40), after=st.integers(0, 5))
 async def test_random_cuts_neither_lose_nor_repeat(
-    daemon: Scripted, client: SessiondClient, data: st.DataObject, total: int, after: int
+    daemon: Scripted, client: SessiondClient, quick: None, data: st.DataObject, total: int, after: int
 ) -> None:
     after = min(after, total)
     cuts = data.draw(
