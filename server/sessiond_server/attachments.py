@@ -24,7 +24,7 @@ from sessiond_server.config import Limits
 from sessiond_server.errors import DomainError, invalid
 from sessiond_server.store import StorageFull
 
-__all__ = ["AttachmentRows", "Attachments"]
+__all__ = ["AttachmentRows", "Attachments", "check_ref", "not_found"]
 
 _REF = re.compile(r"[0-9a-f]{64}")
 _UPLOAD_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -60,63 +60,20 @@ class _Upload:
 class Attachments:
     """The files below `data_dir`: `attachments/<first two digits>/<ref>` and `uploads/<digest>`."""
 
-    def __init__(
-        self,
-        data_dir: Path,
-        rows: AttachmentRows,
-        limits: Limits,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, data_dir: Path, limits: Limits, clock: Callable[[], float] = time.time) -> None:
         """Make the folders; `clock` gives the time of day in seconds, as file systems reckon it."""
         self._files = data_dir / "attachments"
         self._unfinished = data_dir / "uploads"
         for folder in (self._files, self._unfinished):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._rows = rows
         self._limits = limits
         self._clock = clock
         self._uploads: dict[str, _Upload] = {}
 
     # --- uploads ---
 
-    async def write(
-        self, request: attachment_service_pb2.WriteAttachmentRequest
-    ) -> attachment_service_pb2.WriteAttachmentResponse:
-        """Take one chunk; on the last one check the digest and give the session its attachment.
-
-        Raises DomainError: INVALID_FIELD, SESSION_NOT_FOUND, WRONG_OFFSET (metadata `committed_size`
-        says where to go on), ATTACHMENT_TOO_LARGE and DIGEST_MISMATCH (both discard the upload),
-        STORAGE_FULL (what was committed before stays).
-        """
-        self._check(request)
-        ref = request.sha256.lower() if request.finish else ""
-        present = self._rows.get(request.session_id, ref)
-        name = _upload_name(request.session_id, request.upload_id)
-        if present is not None:
-            # The last response was lost, or the session has the same content already.
-            self._discard(name)
-            return attachment_service_pb2.WriteAttachmentResponse(
-                committed_size=present.size_bytes, attachment=present
-            )
-        upload = self._open(name)
-        with _storage_errors():
-            if not _is_repeated(upload, request):
-                self._append(name, upload, request)
-            if not request.finish:
-                return attachment_service_pb2.WriteAttachmentResponse(committed_size=upload.size)
-            self._finish(name, upload, ref)
-        attachment = session_pb2.Attachment(
-            ref=ref,
-            media_type=request.media_type or _DEFAULT_TYPE,
-            filename=request.filename,
-            size_bytes=upload.size,
-        )
-        await self._rows.add(request.session_id, attachment)
-        return attachment_service_pb2.WriteAttachmentResponse(
-            committed_size=upload.size, attachment=attachment
-        )
-
-    def _check(self, request: attachment_service_pb2.WriteAttachmentRequest) -> None:
+    def check(self, request: attachment_service_pb2.WriteAttachmentRequest) -> None:
+        """Raise DomainError INVALID_FIELD for a chunk that could never be written."""
         if not _UPLOAD_ID.fullmatch(request.upload_id):
             raise invalid("upload_id", "1 to 64 characters of A-Z a-z 0-9 _ -, chosen by the client")
         if request.offset < 0:
@@ -134,6 +91,37 @@ class Attachments:
         name = request.filename
         if len(name.encode()) > _MOST_NAME or "/" in name or not name.isprintable():
             raise invalid("filename", f"a plain name of at most {_MOST_NAME} bytes, without folders")
+
+    def write(
+        self, request: attachment_service_pb2.WriteAttachmentRequest
+    ) -> attachment_service_pb2.WriteAttachmentResponse:
+        """Take one chunk that `check` let through; with the last one, keep the file.
+
+        An attachment in the response has no row yet: the caller writes it within the hour. Raises
+        DomainError WRONG_OFFSET (metadata `committed_size` says where to go on), ATTACHMENT_TOO_LARGE
+        and DIGEST_MISMATCH (both discard the upload); StorageFull (what was committed before stays).
+        """
+        name = _upload_name(request)
+        upload = self._open(name)
+        with _storage_errors():
+            if not _is_repeated(upload, request):
+                self._append(name, upload, request)
+            if not request.finish:
+                return attachment_service_pb2.WriteAttachmentResponse(committed_size=upload.size)
+            self._finish(name, upload, request.sha256.lower())
+        attachment = session_pb2.Attachment(
+            ref=request.sha256.lower(),
+            media_type=request.media_type or _DEFAULT_TYPE,
+            filename=request.filename,
+            size_bytes=upload.size,
+        )
+        return attachment_service_pb2.WriteAttachmentResponse(
+            committed_size=upload.size, attachment=attachment
+        )
+
+    def drop_upload(self, request: attachment_service_pb2.WriteAttachmentRequest) -> None:
+        """Forget the upload that `request` names, if there is one."""
+        self._discard(_upload_name(request))
 
     def _open(self, name: str) -> _Upload:
         upload = self._uploads.get(name)
@@ -232,36 +220,26 @@ class Attachments:
         source.replace(target)
         _sync(target.parent)
 
-    def get(self, session_id: str, ref: str) -> session_pb2.Attachment:
-        """Return a session's attachment. Raises INVALID_FIELD, SESSION_NOT_FOUND, ATTACHMENT_NOT_FOUND."""
-        if not _REF.fullmatch(ref):
-            raise invalid("ref", "64 lower-case hexadecimal digits: the ref of an attachment")
-        found = self._rows.get(session_id, ref)
-        if found is None or not self._path(ref).exists():
-            raise DomainError(
-                reasons.ERROR_REASON_ATTACHMENT_NOT_FOUND,
-                f"this session has no attachment {ref}",
-                metadata={"ref": ref},
-            )
-        return found
-
     def content(self, attachment: session_pb2.Attachment) -> Content:
-        """Return an attachment with its bytes, as drivers want it. `attachment` comes from `get`."""
+        """Return an attachment with its bytes, as drivers want it. Raises ATTACHMENT_NOT_FOUND."""
         path = self._path(attachment.ref)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise not_found(attachment.ref) from None
         return Content(
             ref=attachment.ref,
             media_type=attachment.media_type,
             filename=attachment.filename,
             path=str(path),
-            data=path.read_bytes(),
+            data=data,
         )
 
-    def read(self, session_id: str, ref: str, offset: int) -> Iterator[bytes]:
+    def read(self, attachment: session_pb2.Attachment, offset: int) -> Iterator[bytes]:
         """Return the bytes from `offset` on, in pieces of at most 256 KiB; errors come at once.
 
-        Raises SESSION_NOT_FOUND, ATTACHMENT_NOT_FOUND, INVALID_FIELD, WRONG_OFFSET beyond the end.
+        Raises INVALID_FIELD, WRONG_OFFSET beyond the end, ATTACHMENT_NOT_FOUND for a file that is gone.
         """
-        attachment = self.get(session_id, ref)
         if offset < 0:
             raise invalid("offset", "must not be negative")
         if offset > attachment.size_bytes:
@@ -271,7 +249,10 @@ class Attachments:
                 field="offset",
                 metadata={"committed_size": str(attachment.size_bytes)},
             )
-        return _pieces(self._path(ref), offset)
+        path = self._path(attachment.ref)
+        if not path.exists():
+            raise not_found(attachment.ref)
+        return _pieces(path, offset)
 
     def _path(self, ref: str) -> Path:
         if not _REF.fullmatch(ref):
@@ -300,9 +281,25 @@ class Attachments:
         return removed
 
 
-def _upload_name(session_id: str, upload_id: str) -> str:
+def check_ref(ref: str) -> None:
+    """Raise DomainError INVALID_FIELD unless `ref` could name an attachment."""
+    if not _REF.fullmatch(ref):
+        raise invalid("ref", "64 lower-case hexadecimal digits: the ref of an attachment")
+
+
+def not_found(ref: str) -> DomainError:
+    """Return the error for an attachment that a session does not have."""
+    return DomainError(
+        reasons.ERROR_REASON_ATTACHMENT_NOT_FOUND,
+        f"this session has no attachment {ref[:64]!r}",
+        metadata={"ref": ref},
+    )
+
+
+def _upload_name(request: attachment_service_pb2.WriteAttachmentRequest) -> str:
     # Names from outside never become paths, and no pair of them meets another.
-    return hashlib.sha256(f"{len(session_id)}:{session_id}{upload_id}".encode()).hexdigest()
+    key = f"{len(request.session_id)}:{request.session_id}{request.upload_id}"
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _is_repeated(upload: _Upload, request: attachment_service_pb2.WriteAttachmentRequest) -> bool:

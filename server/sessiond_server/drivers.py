@@ -87,9 +87,7 @@ class Drivers:
         entries: dict[str, _Entry] = {}
         for point in entry_points(group=GROUP) if found is None else found:
             if point.name in entries:
-                _logger.warning(
-                    "second driver of one name ignored", driver=point.name, value=point.value
-                )
+                _logger.warning("driver_name_twice", driver=point.name, value=point.value)
                 continue
             entries[point.name] = _load(point)
         for name, table in tables.items():
@@ -174,7 +172,7 @@ def _load(point: EntryPoint) -> _Entry:
             raise ValueError(f"{point.value} calls itself {kind.name!r}")
         return _Entry(point.name, kind, kind.config_type())
     except Exception as error:
-        _logger.exception("driver could not be loaded", driver=point.name, value=point.value)
+        _logger.exception("driver_not_loaded", driver=point.name, value=point.value)
         return _Entry(point.name, broken=f"its package could not be loaded: {error}")
 
 

@@ -193,7 +193,7 @@ def _storage_full() -> DomainError:
 
 def _internal(method: str) -> status_pb2.Status:
     error_id = secrets.token_hex(4)
-    _logger.exception("call failed", method=method, error_id=error_id)
+    _logger.exception("call_failed", method=method, error_id=error_id)
     return to_status(
         DomainError(
             reasons.ERROR_REASON_INTERNAL,
