@@ -1,0 +1,114 @@
+"""Prove every client: build it, run each scenario with it, print a table and one closing JSON line.
+
+Usage: python -m tests.clients.conformance [--language NAME]... [--scenario NAME]... [--verbose]
+
+A missing toolchain is a failure when CI=true and a named skip elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+
+from tests.clients.languages import BuildError, Language, languages
+from tests.clients.scenario import Scenario, run, scenarios
+
+_MARKS = {True: "ok", False: "FAIL"}
+
+
+@dataclass
+class _Report:
+    """All cells so far: scenario name -> language key -> passed."""
+
+    cells: dict[str, dict[str, bool]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, scenario: str, language: str, problems: list[str]) -> None:
+        self.cells.setdefault(scenario, {})[language] = not problems
+        self.failures += [f"{language} / {scenario}: {p}" for p in problems]
+
+    def table(self, keys: list[str]) -> str:
+        width = max((len(s) for s in self.cells), default=8)
+        lines = [" ".join(["scenario".ljust(width), *(k.ljust(10) for k in keys)])]
+        for name, row in self.cells.items():
+            marks = (_MARKS[row[k]] if k in row else "-" for k in keys)
+            lines.append(" ".join([name.ljust(width), *(m.ljust(10) for m in marks)]).rstrip())
+        return "\n".join(lines)
+
+    def totals(self, number: int) -> dict[str, int]:
+        passed = sum(ok for row in self.cells.values() for ok in row.values())
+        failed = sum(not ok for row in self.cells.values() for ok in row.values())
+        unbuilt = len(self.failures) - failed if failed == 0 else 0
+        return {
+            "languages": number,
+            "scenarios": len(self.cells),
+            "passed": passed,
+            "failed": failed + max(unbuilt, 0),
+        }
+
+
+def _ready(language: Language, report: _Report) -> bool:
+    """Build the client; False, and noted, when that is not possible."""
+    missing = language.missing()
+    if missing and os.environ.get("CI") == "true":
+        report.failures.append(f"{language.key}: its toolchain is missing: {missing}")
+    elif missing:
+        report.skipped[language.key] = missing
+    else:
+        started = time.monotonic()
+        try:
+            built = language.build()
+        except BuildError as error:
+            report.failures.append(f"{language.key}: {error}")
+            return False
+        if built:
+            print(f"built {language.name} in {time.monotonic() - started:.0f} s", flush=True)
+        return True
+    return False
+
+
+async def _prove(chosen: list[Language], wanted: list[Scenario], report: _Report, verbose: bool) -> None:
+    for scenario in wanted:
+        for language in chosen:
+            outcome = await run(scenario, language)
+            report.add(scenario.name, language.key, outcome.complaints)
+            if verbose:
+                print(f"{scenario.name} {language.key}: {json.dumps(outcome.results)}", flush=True)
+            for complaint in outcome.complaints:
+                print(f"FAIL {language.key} / {scenario.name}: {complaint}", flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.clients.conformance", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--language", action="append", choices=[x.key for x in languages()])
+    parser.add_argument("--scenario", action="append", choices=[x.name for x in scenarios()])
+    parser.add_argument("--verbose", action="store_true", help="print each program's results")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = _options()
+    report = _Report()
+    chosen = [x for x in languages() if not options.language or x.key in options.language]
+    wanted = [x for x in scenarios() if not options.scenario or x.name in options.scenario]
+    built = [x for x in chosen if _ready(x, report)]
+    asyncio.run(_prove(built, wanted, report, options.verbose))
+    print(report.table([x.key for x in built]))
+    for key, missing in report.skipped.items():
+        print(f"skipped {key}: its toolchain is missing: {missing}")
+    for failure in report.failures:
+        print(f"FAIL {failure}")
+    print(json.dumps(report.totals(len(built))))
+    return 1 if report.failures or not built else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
