@@ -1,0 +1,105 @@
+"""`sessiond doctor`: can this machine run sessions, and is anything left lying about?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from sessiond_server import directories, shim
+from sessiond_server.config import Config
+from sessiond_server.drivers import Drivers
+
+__all__ = ["Finding", "Verdict", "examine"]
+
+Verdict: TypeAlias = Literal["ok", "missing", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at; `text` says what to do about it.
+
+    "missing" is a driver's program that nobody asked for; "wrong" makes the doctor's exit code 1.
+    """
+
+    verdict: Verdict
+    subject: str
+    text: str
+
+
+async def examine(config: Config) -> list[Finding]:
+    """Look at drivers, directories, locks and leftovers; changes nothing."""
+    drivers = Drivers.load(config.drivers)
+    findings = list(await asyncio.gather(*(_driver(config, drivers, name) for name in drivers.names())))
+    if all(finding.verdict != "ok" for finding in findings):
+        findings.append(Finding("wrong", "drivers", "none is available: no session can be created"))
+    findings.extend(_directory("data_dir", config.data_dir))
+    findings.extend(_directory("runtime_dir", config.runtime_dir))
+    findings.extend(_daemon(config))
+    findings.extend(_leftovers())
+    return findings
+
+
+async def _driver(config: Config, drivers: Drivers, name: str) -> Finding:
+    probed = await drivers.probe(name)
+    if not probed.available:
+        expected = name in config.drivers or not drivers.loaded(name)
+        return Finding("wrong" if expected else "missing", f"driver {name}", probed.reason)
+    able = [field.name for field, value in drivers.capabilities(name).ListFields() if value]
+    return Finding(
+        "ok",
+        f"driver {name}",
+        f"{probed.version} at {probed.executable}; can {', '.join(able) or 'nothing beyond messages'}",
+    )
+
+
+def _directory(key: str, path: Path) -> Iterator[Finding]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        yield Finding("ok", key, f"{path} will be made when the daemon starts")
+        return
+    except OSError as error:
+        yield Finding("wrong", key, f"{path}: {error.strerror}")
+        return
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISDIR(status.st_mode):
+        yield Finding("wrong", key, f"{path} is no directory")
+    elif status.st_uid != os.geteuid():
+        yield Finding("wrong", key, f"{path} belongs to another user (uid {status.st_uid})")
+    elif mode & 0o077:
+        yield Finding("wrong", key, f"{path} is open to other users (mode {mode:04o}): chmod 700 it")
+    else:
+        free = os.statvfs(path)
+        yield Finding("ok", key, f"{path}, {free.f_bavail * free.f_frsize // 2**20} MiB free")
+
+
+def _daemon(config: Config) -> Iterator[Finding]:
+    holder = directories.lock_holder(config.data_dir)
+    serving = directories.address_file(config.runtime_dir).exists()
+    if holder is not None and serving:
+        yield Finding("ok", "daemon", f"running, pid {holder}")
+    elif holder is not None:
+        yield Finding("ok", "daemon", f"starting or stopping, pid {holder}")
+    elif serving:
+        # The next daemon replaces it; clients that trust it meanwhile get "connection refused".
+        yield Finding("ok", "daemon", "not running; it was killed, the next start takes over")
+    else:
+        yield Finding("ok", "daemon", "not running")
+
+
+def _leftovers() -> Iterator[Finding]:
+    found = shim.find_leftovers()
+    for leftover in found:
+        yield Finding(
+            "wrong",
+            "leftover",
+            f"pid {leftover.pid} of session {leftover.session_id} outlived its agent: "
+            f"{leftover.command[:80]}",
+        )
+    if not found:
+        yield Finding("ok", "leftovers", "no process outlived its session")
