@@ -101,6 +101,10 @@ class Drivers:
         """Return the names of all drivers, sorted; those that could not be loaded too."""
         return sorted(self._entries)
 
+    def loaded(self, name: str) -> bool:
+        """Whether the driver's package could be loaded."""
+        return self._entry(name).kind is not None
+
     def create(self, name: str) -> Driver:
         """Make the translator of one session. Raises DomainError DRIVER_UNKNOWN or _UNAVAILABLE."""
         entry = self._entry(name)

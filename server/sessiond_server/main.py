@@ -23,6 +23,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # "[ipv6]" is no markup.
+    rich_markup_mode=None,
 )
 
 _ConfigFile = Annotated[
@@ -34,10 +36,11 @@ _ConfigFile = Annotated[
     ),
 ]
 _DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Transcripts, attachments, running sessions.")
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="Transcripts, attachments, running sessions."),
 ]
 _RuntimeDir = Annotated[
-    Path | None, typer.Option("--runtime-dir", help="Socket, token and address.json.")
+    Path | None, typer.Option("--runtime-dir", metavar="DIR", help="Socket, token and address.json.")
 ]
 _Listen = Annotated[
     list[str] | None,
@@ -49,16 +52,27 @@ _Listen = Annotated[
 ]
 _WorkspaceRoot = Annotated[
     list[Path] | None,
-    typer.Option("--workspace-root", help="Sessions may work below this directory; repeat for several."),
+    typer.Option(
+        "--workspace-root",
+        metavar="DIR",
+        help="Sessions may work below this directory; repeat for several.",
+    ),
 ]
-_LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
-_LogFormat = Annotated[str | None, typer.Option("--log-format", help="console or json.")]
+_LogLevel = Annotated[
+    str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+]
+_LogFormat = Annotated[
+    str | None, typer.Option("--log-format", metavar="FORMAT", help="console or json.")
+]
 _Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Any setting, as limits.max_sessions=5; repeat for several."
     ),
 ]
+
+
+_COLORS = {"ok": "green", "missing": "yellow", "wrong": "red"}
 
 
 def main() -> None:
@@ -137,9 +151,9 @@ def doctor(
     except ConfigError as error:
         raise _failure(error) from error
     for finding in findings:
-        mark = typer.style("wrong", fg="red") if finding.wrong else typer.style("ok", fg="green")
-        typer.echo(f"{mark:5} {finding.subject}: {finding.text}")
-    if any(finding.wrong for finding in findings):
+        mark = typer.style(f"{finding.verdict:7}", fg=_COLORS[finding.verdict])
+        typer.echo(f"{mark} {finding.subject}: {finding.text}")
+    if any(finding.verdict == "wrong" for finding in findings):
         raise typer.Exit(1)
 
 
