@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from google.protobuf import field_mask_pb2
+from google.protobuf.message import Message
 from grpc import aio
 
 from sessiond.v1 import (
@@ -33,6 +34,12 @@ from ._subscribe import DEFAULT_HEARTBEAT, Subscription
 from ._transport import ChannelOption, Request, Response, Transport
 
 __all__ = ["SessiondClient", "new_request_id"]
+
+_STUBS: Mapping[str, Callable[[aio.Channel], object]] = {
+    "AttachmentService": attachment_service_pb2_grpc.AttachmentServiceStub,
+    "ServerService": server_service_pb2_grpc.ServerServiceStub,
+    "SessionService": session_service_pb2_grpc.SessionServiceStub,
+}
 
 
 class SessiondClient(ControlMethods):
@@ -182,13 +189,15 @@ class SessiondClient(ControlMethods):
         transcript_id: str = "",
         *,
         patience: float | None = None,
+        watchdog: float | None = None,
         on_lost: Callable[[SessiondError], None] | None = None,
     ) -> Subscription:
         """Return the session's events after `after_seq`, history and then live, to iterate over.
 
         `transcript_id` guards a stored `after_seq`: give the one that was stored with it. Connections
         are made again by themselves for ever, or until nothing was heard for `patience` seconds;
-        `on_lost` hears of every lost one.
+        `on_lost` hears of every lost one. A connection counts as lost after `watchdog` seconds without
+        a response, three of the daemon's heartbeats when None.
         """
         return Subscription(
             self._transport,
@@ -197,6 +206,7 @@ class SessiondClient(ControlMethods):
             transcript_id=transcript_id,
             heartbeat=self._heartbeat_interval,
             patience=patience,
+            watchdog=watchdog,
             on_lost=on_lost,
         )
 
@@ -372,6 +382,21 @@ class SessiondClient(ControlMethods):
         """Return the daemon's version, its limits, and what each of its drivers can do."""
         stub = server_service_pb2_grpc.ServerServiceStub(self._transport.channel)
         return await self._call(stub.GetServerInfo, server_service_pb2.GetServerInfoRequest())
+
+    async def call(self, name: str, request: Message, *, timeout: float | None = None) -> Message:
+        """Make the unary call `name` (as in the contract: "Send") with its request message.
+
+        For programs that go through the contract generically. Nothing is added to the request: without
+        a `request_id` of its own, a call that is repeated may happen twice. Raises ValueError when the
+        request belongs to no such call.
+        """
+        services = request.DESCRIPTOR.file.services_by_name.values()
+        owners = [s.name for s in services if name in s.methods_by_name]
+        if not owners:
+            raise ValueError(f"there is no call {name} with {request.DESCRIPTOR.full_name}")
+        stub = _STUBS[owners[0]](self._transport.channel)
+        answer: Message = await self._call(getattr(stub, name), request, timeout)
+        return answer
 
     async def _heartbeat_interval(self) -> float:
         """Return how often an idle subscription hears from this daemon, in seconds."""

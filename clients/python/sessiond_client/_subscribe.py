@@ -66,6 +66,7 @@ class Subscription:
         transcript_id: str,
         heartbeat: Callable[[], Awaitable[float]],
         patience: float | None,
+        watchdog: float | None,
         on_lost: Callable[[SessiondError], None] | None,
     ) -> None:
         self.session_id = session_id
@@ -77,6 +78,7 @@ class Subscription:
         self._transport = transport
         self._heartbeat = heartbeat
         self._patience = patience
+        self._watchdog = watchdog
         self._on_lost = on_lost
         self._heard = False
         self._call: _Call | None = None
@@ -139,7 +141,7 @@ class Subscription:
                     heard = clock()
                     self._accept(response, fresh)
                     yield response
-                    timeout = _SILENT_BEATS * await self._heartbeat()
+                    timeout = self._watchdog or _SILENT_BEATS * await self._heartbeat()
                     fresh = False
                 return
             except SessiondError as error:
@@ -167,7 +169,7 @@ class Subscription:
         return self._call
 
     def _first_timeout(self) -> float:
-        default = _SILENT_BEATS * DEFAULT_HEARTBEAT
+        default = self._watchdog or _SILENT_BEATS * DEFAULT_HEARTBEAT
         return default if self._patience is None else min(default, self._patience)
 
     def _accept(self, response: session_service_pb2.SubscribeResponse, fresh: bool) -> None:
