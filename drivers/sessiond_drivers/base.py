@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
+
 from sessiond.v1 import error_reason_pb2, event_pb2, session_pb2, session_service_pb2
 
 __all__ = [

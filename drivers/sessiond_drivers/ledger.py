@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 from google.protobuf.duration_pb2 import Duration
+
 from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
-
 from sessiond_drivers.base import Effect, Emit
 
 _MILLISECOND = 1_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond_server.errors import DomainError
@@ -21,6 +22,11 @@ class Drain:
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
+        self._wakes: list[Callable[[], None]] = []
+
+    def wakes(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when it begins: whoever waits for something else is to look here."""
+        self._wakes.append(callback)
 
     @property
     def begun(self) -> bool:
@@ -30,6 +36,8 @@ class Drain:
     def begin(self) -> None:
         """Refuse new calls and wake every stream."""
         self.event.set()
+        for wake in self._wakes:
+            wake()
 
     def error(self) -> DomainError:
         """Return what a call gets from now on: SERVER_DRAINING, with a time to try again."""

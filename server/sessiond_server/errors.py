@@ -12,6 +12,7 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+
 from sessiond.v1 import error_reason_pb2 as reasons
 
 DOMAIN = "sessiond"

@@ -62,3 +62,13 @@ def head(data: bytes, count: int) -> bytes:
         if number == count:
             return data[:end]
     return data
+
+
+def last(data: bytes, most: int, *, at_least_one: bool) -> bytes:
+    """Return as many of the last records of `data` as fit into `most` bytes."""
+    starts = [0, *ends(data)]
+    final = starts.pop()
+    for index, start in enumerate(starts):
+        if final - start <= most or (at_least_one and index == len(starts) - 1):
+            return data[start:]
+    return b""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sessiond.v1 import session_pb2
-
 from sessiond_server.store import records, schema
 from sessiond_server.store.writer import Statement, Writer
 
@@ -166,9 +165,9 @@ class Store:
         """Insert a session and return its key; `row.key` is not looked at."""
         statements: list[Statement] = [
             (
-                "INSERT INTO sessions (session_id, transcript_id, driver, spec, summary) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (row.session_id, row.transcript_id, row.driver, row.spec, row.summary),
+                "INSERT INTO sessions (session_id, transcript_id, driver, spec, state, summary) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (row.session_id, row.transcript_id, row.driver, row.spec, row.state, row.summary),
             )
         ]
         if response is not None:
@@ -189,6 +188,15 @@ class Store:
         if response is not None:
             statements.append(_insert_response(0, response))
         return self.write(statements)
+
+    def keep_response(self, key: int, response: Response) -> asyncio.Future[None]:
+        """Keep what a call got, in place of what was kept under its request_id."""
+        return self.write([_insert_response(key, response)])
+
+    def forget_response(self, key: int, request_id: str) -> asyncio.Future[None]:
+        """Forget a request_id: its call has not happened after all."""
+        sql = "DELETE FROM requests WHERE session = ? AND request_id = ?"
+        return self.write([(sql, (key, request_id))])
 
     def change_transcripts(self, ids: Sequence[tuple[str, int]]) -> asyncio.Future[None]:
         """Give sessions new transcript ids: (transcript_id, key) each."""
@@ -241,21 +249,36 @@ class Store:
         cursor.close()
         return b"".join(parts), last
 
-    def read_before(self, key: int, before_seq: int, count: int) -> tuple[bytes, int]:
-        """Return the last `count` records before `before_seq`, ascending, and the first one's seq."""
-        first_wanted = max(1, before_seq - count)
-        wanted = before_seq - first_wanted
-        if wanted <= 0:
-            return b"", before_seq
+    def read_before(self, key: int, before_seq: int, count: int, most: int) -> bytes:
+        """Return the last `count` records before `before_seq`, ascending, of at most about `most` bytes.
+
+        At least one record, unless there is none.
+        """
+        sql = (
+            "SELECT first_seq, last_seq, data FROM transcript WHERE session = ? AND first_seq < ? "
+            "ORDER BY first_seq DESC"
+        )
         parts: list[bytes] = []
-        last = first_wanted - 1
-        while last < before_seq - 1:
-            data, reached = self.read_after(key, last, ROW_BYTES)
-            if not data:
+        size, wanted, end = 0, count, before_seq
+        cursor = self._reading.execute(sql, (key, before_seq))
+        for first_seq, last_seq, data in cursor:
+            if last_seq >= end:
+                data = records.head(data, end - first_seq)
+            held = end - first_seq
+            if held > wanted:
+                data = records.skip(data, held - wanted)
+                held = wanted
+            if size + len(data) > most:
+                parts.append(records.last(data, most - size, at_least_one=not parts))
                 break
-            parts.append(records.head(data, before_seq - 1 - last))
-            last = reached
-        return b"".join(parts), first_wanted
+            parts.append(data)
+            size += len(data)
+            wanted -= held
+            end = first_seq
+            if not wanted:
+                break
+        cursor.close()
+        return b"".join(reversed(parts))
 
     # --- attachments ---
 

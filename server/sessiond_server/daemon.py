@@ -1,0 +1,136 @@
+"""The daemon from start to end: lock, open, adopt, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from importlib.metadata import version
+from types import ModuleType
+
+import structlog
+from google.protobuf.descriptor import ServiceDescriptor
+
+from sessiond.v1 import attachment_service_pb2, server_service_pb2, session_service_pb2
+from sessiond_server import directories
+from sessiond_server.attachments import Attachments
+from sessiond_server.auth import Authenticator, check_exposure, load_token
+from sessiond_server.config import Config, ListenAddress
+from sessiond_server.drain import Drain
+from sessiond_server.drivers import Drivers
+from sessiond_server.roster import Roster
+from sessiond_server.rpc import Gate
+from sessiond_server.server import Server, Services
+from sessiond_server.services.attachment import AttachmentService
+from sessiond_server.services.server import ServerService
+from sessiond_server.services.session import SessionService
+from sessiond_server.store import Store
+
+__all__ = ["Announce", "serve"]
+
+# Called once, when calls are answered, with the addresses in the order of `listen`.
+Announce = Callable[[Sequence[ListenAddress]], None]
+
+_SERVER_ID = "server_id"
+_logger = structlog.get_logger(__name__)
+
+
+async def serve(config: Config, announce: Announce) -> None:
+    """Run the daemon until SIGTERM or SIGINT; a second signal ends it at once. Agents live on.
+
+    Raises ConfigError, directories.InUse, server.CannotServe or store.StoreTooNew before anything is
+    served.
+    """
+    _watch_children_without_threads()
+    stop = _stop_signal()
+    drain = Drain()
+    async with _held(config) as token, _rooms(config, drain) as services:
+        gate = Gate(Authenticator(token), drain)
+        server = Server(config, gate, drain, services)
+        try:
+            addresses = await server.start()
+            _publish(config, addresses)
+            announce(addresses)
+            await stop.wait()
+            _logger.info("draining")
+        finally:
+            # Before the streams end: who looks for the daemon now must not find this one.
+            directories.address_file(config.runtime_dir).unlink(missing_ok=True)
+            await server.stop()
+    _logger.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _held(config: Config) -> AsyncIterator[str]:
+    """Own both directories; yield the token."""
+    check_exposure(config.addresses(), config.tls.cert is not None)
+    async with contextlib.AsyncExitStack() as stack:
+        for directory in dict.fromkeys((config.data_dir, config.runtime_dir)):
+            directories.prepare(directory)
+            await stack.enter_async_context(directories.locked(directory))
+        directories.address_file(config.runtime_dir).unlink(missing_ok=True)
+        yield load_token(config.token_file)
+
+
+@contextlib.asynccontextmanager
+async def _rooms(config: Config, drain: Drain) -> AsyncIterator[Services]:
+    """Open the store and all sessions; yield the servicers. On the way out agents are let go."""
+    drivers = Drivers.load(config.drivers)
+    store = Store(config.data_dir / "sessiond.db", full_sync=config.store.synchronous == "full")
+    with contextlib.closing(store):
+        server_id = store.get_meta(_SERVER_ID) or str(uuid.uuid4())
+        await store.set_meta(_SERVER_ID, server_id)
+        attachments = Attachments(config.data_dir, config.limits)
+        attachments.remove_old_uploads()
+        roster = await Roster.open(config, store, drivers, attachments)
+        drain.wakes(roster.drain)
+        try:
+            yield {
+                _service(session_service_pb2): SessionService(config, roster, drain),
+                _service(attachment_service_pb2): AttachmentService(attachments, roster.rows),
+                _service(server_service_pb2): ServerService(
+                    config, drivers, server_id, version("sessiond")
+                ),
+            }
+        finally:
+            await roster.close()
+
+
+def _service(module: ModuleType) -> ServiceDescriptor:
+    """Return the one service that a module of the contract describes."""
+    (descriptor,) = module.DESCRIPTOR.services_by_name.values()
+    found: ServiceDescriptor = descriptor
+    return found
+
+
+def _publish(config: Config, addresses: Sequence[ListenAddress]) -> None:
+    tls = config.tls
+    directories.write_addresses(config.runtime_dir, addresses, config.token_file, tls.ca or tls.cert)
+    _logger.info("serving", addresses=[str(address) for address in addresses])
+
+
+def _stop_signal() -> asyncio.Event:
+    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process at once."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def first() -> None:
+        stop.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            # Nothing is lost by it: what was answered is durable, and what was not is asked again.
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, first)
+    return stop
+
+
+def _watch_children_without_threads() -> None:
+    """Use pidfds, as Python does by itself from 3.12 on; before, each child costs a waiting thread."""
+    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())

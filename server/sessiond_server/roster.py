@@ -1,0 +1,380 @@
+"""All sessions of this daemon: create, find, list, adopt, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from sessiond.v1 import error_reason_pb2 as reasons
+from sessiond.v1 import session_pb2
+from sessiond.v1 import session_service_pb2 as api
+from sessiond_server import shim, validate
+from sessiond_server.config import Config
+from sessiond_server.drivers import Drivers
+from sessiond_server.errors import DomainError, invalid
+from sessiond_server.session import (
+    Contents,
+    Context,
+    Limits,
+    Session,
+    Spec,
+    State,
+    encode,
+    request_id_reused,
+)
+from sessiond_server.store import Response, SessionRow, Store
+
+_logger = structlog.get_logger(__name__)
+_KILL_TIMEOUT = 10.0
+# Create and delete are kept under this key: they have no session before or after.
+_NO_SESSION = 0
+
+
+class AttachmentRows:
+    """Which session may see which attachment, by session id."""
+
+    def __init__(self, roster: Roster, store: Store) -> None:
+        self._roster = roster
+        self._store = store
+
+    def get(self, session_id: str, ref: str) -> session_pb2.Attachment | None:
+        """Return the attachment, or None. Raises SESSION_NOT_FOUND."""
+        return self._store.get_attachment(self._roster.get(session_id).row.key, ref)
+
+    async def add(self, session_id: str, attachment: session_pb2.Attachment) -> None:
+        """Let a session see an attachment. Raises SESSION_NOT_FOUND."""
+        await self._store.add_attachment(self._roster.get(session_id).row.key, attachment)
+
+
+class Roster:
+    """Every session by its id. Made by `open`, ended by `close`."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        drivers: Drivers,
+        contents: Contents,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._drivers = drivers
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        self._creating: dict[str, asyncio.Future[None]] = {}
+        self._reserved: set[str] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._context = Context(
+            store=store,
+            contents=contents,
+            clock=clock,
+            environment=_agent_environment,
+            sessions_dir=config.data_dir / "sessions",
+            limits=Limits(
+                max_event_bytes=config.limits.max_event_bytes,
+                max_queue_length=config.limits.max_queue_length,
+            ),
+            launch_timeout=config.launch_timeout,
+            log_cap=config.raw_log_cap,
+        )
+        self.rows = AttachmentRows(self, store)
+
+    # --- the daemon's life ---
+
+    @classmethod
+    async def open(
+        cls,
+        config: Config,
+        store: Store,
+        drivers: Drivers,
+        contents: Contents,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        boot_id: str | None = None,
+    ) -> Roster:
+        """Load all sessions and begin to find the living processes again, in the background.
+
+        `clock` gives nanoseconds since the epoch; `boot_id` names this boot of the machine (default: as
+        the system says, "" where it does not).
+        """
+        roster = cls(config, store, drivers, contents, clock)
+        await roster._load(_boot_id() if boot_id is None else boot_id)
+        return roster
+
+    async def _load(self, boot_id: str) -> None:
+        rows = list(self._store.sessions())
+        await self._check_boot(rows, boot_id)
+        for row in rows:
+            session = self._make(row)
+            if row.alive:
+                session.open()
+                if session.ephemeral:
+                    self._spawn(session.kill(_KILL_TIMEOUT))
+
+    async def close(self) -> None:
+        """Let go of every session; the processes live on, but for those of ephemeral sessions."""
+        sessions = list(self._sessions.values())
+        ending = [s.kill(_KILL_TIMEOUT) for s in sessions if s.ephemeral and s.row.alive]
+        await asyncio.gather(*ending)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(s.close() for s in sessions))
+        await self._store.set_meta("clean", "1")
+
+    def drain(self) -> None:
+        """Wake every subscriber, so that it sees the daemon going."""
+        for session in self._sessions.values():
+            session.tail.wake()
+
+    async def _check_boot(self, rows: list[SessionRow], boot_id: str) -> None:
+        """After a power cut the last commits may be missing: seqs could be given twice."""
+        lost = self._store.get_meta("boot_id") not in ("", boot_id)
+        if lost and self._store.get_meta("clean") != "1" and not self._store.full_sync:
+            for row in rows:
+                row.transcript_id = uuid.uuid4().hex
+            await self._store.change_transcripts([(row.transcript_id, row.key) for row in rows])
+            _logger.warning("transcripts_renamed", sessions=len(rows))
+        await self._store.set_meta("boot_id", boot_id)
+        await self._store.set_meta("clean", "0")
+
+    def _make(self, row: SessionRow) -> Session:
+        session = Session(row, lambda: self._drivers.create(row.driver), self._context)
+        self._sessions[row.session_id] = session
+        return session
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- finding ---
+
+    def get(self, session_id: str) -> Session:
+        """Return a session; raises SESSION_NOT_FOUND."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise DomainError(
+                reasons.ERROR_REASON_SESSION_NOT_FOUND,
+                "there is no session of this id; ListSessions tells which there are",
+                metadata={"session_id": session_id},
+            )
+        return session
+
+    def list(self, request: api.ListSessionsRequest) -> api.ListSessionsResponse:
+        """Return a page of sessions, the newest first."""
+        size = validate.page_size(request.page_size)
+        before = _decode_token(request.page_token)
+        found: list[session_pb2.Session] = []
+        token = ""
+        sessions = sorted(self._sessions.values(), key=lambda s: s.row.key, reverse=True)
+        last = 0
+        for session in sessions:
+            if before and session.row.key >= before:
+                continue
+            summary = session.summary()
+            if not _matches(summary, request.labels, set(request.states)):
+                continue
+            if len(found) == size:
+                token = _encode_token(last)
+                break
+            found.append(summary)
+            last = session.row.key
+        return api.ListSessionsResponse(sessions=found, next_page_token=token)
+
+    # --- creating ---
+
+    async def create(self, request: api.CreateSessionRequest) -> api.CreateSessionResponse:
+        """Create a session and start its agent; equal calls of one request_id get one session."""
+        validate.request_id(request.request_id)
+        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+        request_id = request.request_id
+        if request_id:
+            running = self._creating.get(request_id)
+            if running is not None:
+                await asyncio.wait((running,))
+            known = self._store.response(_NO_SESSION, request_id)
+            if known is not None:
+                if known.digest != digest:
+                    raise request_id_reused(request_id)
+                return api.CreateSessionResponse.FromString(known.response)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if request_id:
+            self._creating[request_id] = done
+        try:
+            return await self._create(request, digest)
+        finally:
+            done.cancel()
+            self._creating.pop(request_id, None)
+
+    async def _create(
+        self, request: api.CreateSessionRequest, digest: bytes
+    ) -> api.CreateSessionResponse:
+        row, resume = await self._new_row(request)
+        kept = Response(request.request_id, digest, b"") if request.request_id else None
+        self._reserved.add(row.session_id)
+        try:
+            row.key = await self._store.create_session(row, kept)
+            session = self._make(row)
+        finally:
+            self._reserved.discard(row.session_id)
+        try:
+            await session.launch(resume)
+        except BaseException:
+            await self._remove(session, None)
+            if kept is not None:
+                await self._store.forget_response(_NO_SESSION, kept.request_id)
+            raise
+        response = api.CreateSessionResponse(session=session.summary())
+        if kept is not None:
+            kept.response = response.SerializeToString()
+            await self._store.keep_response(_NO_SESSION, kept)
+        return response
+
+    async def _new_row(self, request: api.CreateSessionRequest) -> tuple[SessionRow, bool]:
+        limits = self._config.limits
+        session_id = request.session_id or str(uuid.uuid4())
+        validate.session_id(session_id)
+        if session_id in self._sessions or session_id in self._reserved:
+            raise DomainError(
+                reasons.ERROR_REASON_SESSION_EXISTS,
+                "there is a session of this id already",
+                metadata={"session_id": session_id},
+            )
+        if len(self._sessions) + len(self._reserved) >= limits.max_sessions:
+            raise DomainError(
+                reasons.ERROR_REASON_TOO_MANY_SESSIONS,
+                f"there are {limits.max_sessions} sessions already; delete some, or raise "
+                "limits.max_sessions",
+            )
+        spec = self._spec(request)
+        validate.text("driver", request.driver, validate.MAX_NAME_BYTES)
+        await self._drivers.require(request.driver)
+        self._check_native(request)
+        now = self._clock()
+        state = State(
+            state=session_pb2.SESSION_STATE_UNSPECIFIED,
+            title=validate.title("title", request.title),
+            labels=validate.labels("labels", request.labels),
+            native_session_id=request.native_session_id,
+            create_time=now,
+            update_time=now,
+        )
+        row = SessionRow(
+            key=0,
+            session_id=session_id,
+            transcript_id=uuid.uuid4().hex,
+            driver=request.driver,
+            spec=encode(spec),
+            state=encode(state),
+        )
+        return row, bool(request.native_session_id)
+
+    def _spec(self, request: api.CreateSessionRequest) -> Spec:
+        most = self._config.limits.max_text_bytes
+        for name in ("model", "permission_mode", "effort"):
+            field, value = f"settings.{name}", getattr(request.settings, name)
+            validate.text(field, value, validate.MAX_NAME_BYTES, empty=True)
+        native = request.native_session_id
+        validate.text("native_session_id", native, validate.MAX_NAME_BYTES, empty=True)
+        validate.text("system_prompt", request.system_prompt, most, empty=True)
+        return Spec(
+            workspace=validate.workspace(request.workspace, self._config.workspace_roots),
+            model=request.settings.model,
+            permission_mode=request.settings.permission_mode,
+            effort=request.settings.effort,
+            system_prompt=request.system_prompt,
+            environment=validate.environment(request.environment, most),
+            ephemeral=request.ephemeral,
+        )
+
+    def _check_native(self, request: api.CreateSessionRequest) -> None:
+        """Two processes on one conversation would overwrite each other's work."""
+        wanted = request.native_session_id
+        for session in self._sessions.values():
+            if not wanted or not session.row.alive or session.row.driver != request.driver:
+                continue
+            if session.summary().native_session_id == wanted:
+                raise DomainError(
+                    reasons.ERROR_REASON_NATIVE_SESSION_IN_USE,
+                    f"session {session.session_id} runs this conversation already",
+                    field="native_session_id",
+                    metadata={"session_id": session.session_id},
+                )
+
+    # --- deleting ---
+
+    async def delete(self, request: api.DeleteSessionRequest) -> api.DeleteSessionResponse:
+        """End a session's process and delete everything that is kept of it."""
+        validate.request_id(request.request_id)
+        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+        response = api.DeleteSessionResponse()
+        kept = None
+        if request.request_id:
+            kept = Response(request.request_id, digest, response.SerializeToString())
+            known = self._store.response(_NO_SESSION, request.request_id)
+            if known is not None:
+                if known.digest != digest:
+                    raise request_id_reused(request.request_id)
+                return response
+        await self._remove(self.get(request.session_id), kept)
+        return response
+
+    async def _remove(self, session: Session, kept: Response | None) -> None:
+        if not await session.kill(_KILL_TIMEOUT):
+            await shim.kill_leftovers(session.session_id)
+        await session.close()
+        await self._store.delete_session(session.row.key, kept)
+        self._sessions.pop(session.session_id, None)
+        session.tail.close()
+        shutil.rmtree(session.directory, ignore_errors=True)
+
+
+def _agent_environment() -> dict[str, str]:
+    """The daemon's environment without what is its own: agents must not find its token or settings."""
+    private = ("SESSIOND_", "GRPC_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(private)}
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _matches(
+    summary: session_pb2.Session,
+    labels: Mapping[str, str],
+    states: set[session_pb2.SessionState.ValueType],
+) -> bool:
+    if states and summary.state not in states:
+        return False
+    return all(summary.labels.get(key) == value for key, value in labels.items())
+
+
+def _encode_token(key: int) -> str:
+    return base64.urlsafe_b64encode(f"v1:{key}".encode()).decode()
+
+
+def _decode_token(token: str) -> int:
+    if not token:
+        return 0
+    try:
+        version, _, key = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
+        if version == "v1" and int(key) > 0:
+            return int(key)
+    except (ValueError, binascii.Error):
+        pass
+    raise invalid("page_token", "this is no token that a page came with; start again without it")

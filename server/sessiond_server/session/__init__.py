@@ -1,0 +1,21 @@
+"""A session: its pure core (core, calls, fold, state), and the actor that makes its steps durable."""
+
+from sessiond_server.session import calls
+from sessiond_server.session.actor import Session
+from sessiond_server.session.context import Contents, Context, request_id_reused
+from sessiond_server.session.core import Core, Limits
+from sessiond_server.session.state import Attached, Spec, State, encode
+
+__all__ = [
+    "Attached",
+    "Contents",
+    "Context",
+    "Core",
+    "Limits",
+    "Session",
+    "Spec",
+    "State",
+    "calls",
+    "encode",
+    "request_id_reused",
+]

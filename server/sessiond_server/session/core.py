@@ -1,0 +1,519 @@
+"""A session without I/O: inputs go in, one step of durable facts comes out.
+
+`Core` feeds the driver, carries out its effects in order, numbers and encodes the events, keeps the
+queue and folds the state. What happened since `begin` is collected into a `Product`; the actor commits
+it and only then lets anybody see it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import structlog
+
+from sessiond.v1 import error_reason_pb2 as reasons
+from sessiond.v1 import event_pb2 as ev
+from sessiond.v1 import session_pb2, session_service_pb2
+from sessiond_drivers.base import (
+    Attach,
+    Content,
+    Driver,
+    Dropped,
+    Effect,
+    Emit,
+    ExitStatus,
+    Identified,
+    Launch,
+    LaunchSpec,
+    Message,
+    Refused,
+    Retract,
+    Settle,
+    StopPlan,
+    Taken,
+    Write,
+)
+from sessiond_server.errors import reason_name
+from sessiond_server.session import fold, oversize
+from sessiond_server.session import state as states
+from sessiond_server.session.state import Attached, Item, Spec, State, keep_last
+from sessiond_server.store import CLOSE_STDIN, LINE
+from sessiond_server.store.records import record
+
+_logger = structlog.get_logger()
+_NANOS = 1_000_000_000
+_MAX_MARKS = 64
+_MAX_RESOLVED = 1000
+
+DROPPED = session_service_pb2.UNQUEUE_OUTCOME_DROPPED
+ALREADY_SENT = session_service_pb2.UNQUEUE_OUTCOME_ALREADY_SENT
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What never changes in a session (the transcript id: only together with the transcript)."""
+
+    session_id: str
+    transcript_id: str
+    driver: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds the core keeps; bytes, and items."""
+
+    max_event_bytes: int = 1024 * 1024
+    max_queue_length: int = 100
+
+
+@dataclass(slots=True)
+class Product:
+    """What one step made. `state` and `driver_state` are None when unchanged.
+
+    `settled` are unqueue outcomes with the head seq at that moment; `stop_plan` asks the actor to end
+    the process.
+    """
+
+    first_seq: int
+    records: list[bytes]
+    outbox: list[tuple[int, int, bytes]]
+    blobs: list[tuple[session_pb2.Attachment, bytes]]
+    state: bytes | None
+    driver_state: bytes | None
+    settled: list[tuple[str, session_service_pb2.UnqueueOutcome.ValueType, int]]
+    stop_plan: StopPlan | None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        changed = self.state is not None or self.driver_state is not None
+        return not (self.records or self.outbox or changed)
+
+
+@dataclass(slots=True)
+class _Collected:
+    records: list[bytes] = field(default_factory=list)
+    outbox: list[tuple[int, int, bytes]] = field(default_factory=list)
+    blobs: list[tuple[session_pb2.Attachment, bytes]] = field(default_factory=list)
+    settled: list[tuple[str, session_service_pb2.UnqueueOutcome.ValueType, int]] = field(
+        default_factory=list
+    )
+    stop_plan: StopPlan | None = None
+
+
+class Core:
+    """One session's state machine. `alive` says whether it has a process (as far as anyone knows)."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        driver: Driver,
+        state: State,
+        *,
+        head_seq: int,
+        input_id: int,
+        alive: bool,
+        limits: Limits,
+        load: Callable[[Attached], Content],
+    ) -> None:
+        self.identity = identity
+        self.driver = driver
+        self.state = state
+        self.head_seq = head_seq
+        self.input_id = input_id
+        self.alive = alive
+        self.limits = limits
+        self.dirty = False
+        self.unqueuing: set[str] = set()
+        self._load = load
+        self._now = (0, 0)
+        self.cause = ("", "")
+        self._first_seq = head_seq + 1
+        self._made = _Collected()
+        self._driver_state = driver.snapshot()
+
+    # --- steps ---
+
+    def begin(self, now: int) -> None:
+        """Start a step at `now` (nanoseconds since the epoch)."""
+        self._now = divmod(now, _NANOS)
+        self._first_seq = self.head_seq + 1
+        self._made = _Collected()
+
+    def caused_by(self, request_id: str, actor: str) -> None:
+        """Name the call that the following events come from; empty strings end that."""
+        self.cause = (request_id, actor)
+
+    def finish(self) -> Product:
+        """End the step and return what it made."""
+        made = self._made
+        driver_state = self.driver.snapshot()
+        changed = driver_state != self._driver_state
+        self._driver_state = driver_state
+        if self.dirty and made.records:
+            self.state.update_time = self._now[0] * _NANOS + self._now[1]
+        product = Product(
+            first_seq=self._first_seq,
+            records=made.records,
+            outbox=made.outbox,
+            blobs=made.blobs,
+            state=states.encode(self.state) if self.dirty else None,
+            driver_state=driver_state if changed else None,
+            settled=made.settled,
+            stop_plan=made.stop_plan,
+        )
+        self.dirty = False
+        return product
+
+    def new_id(self, prefix: str) -> str:
+        """Return an id that is unique in this session."""
+        self.state.ids += 1
+        self.dirty = True
+        return f"{prefix}-{self.state.ids}"
+
+    # --- events ---
+
+    def emit(self, event: ev.Event) -> int:
+        """Append an event and return its seq (that of its first piece when it is too big)."""
+        kind = event.WhichOneof("body") or ""
+        if kind not in fold.STREAMED:
+            event.seq = self.head_seq + 1
+            self._attribute(kind, event)
+            fold.apply(self.state, kind, event)
+            self.dirty = True
+        first = self.head_seq + 1
+        if not self._append(event):
+            pieces, blobs = oversize.shrink(event, self.limits.max_event_bytes)
+            self._made.blobs += blobs
+            for piece in pieces:
+                self._append(piece, forced=True)
+        return first
+
+    def _append(self, event: ev.Event, forced: bool = False) -> bool:
+        event.seq = self.head_seq + 1
+        event.create_time.seconds, event.create_time.nanos = self._now
+        data = event.SerializeToString()
+        if len(data) > self.limits.max_event_bytes and not forced:
+            return False
+        self.head_seq += 1
+        self._made.records.append(record(data))
+        return True
+
+    def _attribute(self, kind: str, event: ev.Event) -> None:
+        """Say which call an event comes from, where that is known."""
+        request_id, actor = self.cause
+        pending = self.state.setting_requests
+        if not request_id and pending:
+            if kind == "settings_changed":
+                changed = {f.name for f, _ in event.settings_changed.ListFields()}
+                request_id = next((r for name, r in pending.items() if name in changed), "")
+            elif kind == "error_raised" and event.error_raised.reason == "SETTING_REFUSED":
+                request_id = pending.pop(next(iter(pending)))
+        event.request_id = event.request_id or request_id
+        event.actor = event.actor or actor
+
+    def raise_error(self, reason: reasons.ErrorReason.ValueType, message: str) -> None:
+        """Append an ErrorRaised."""
+        self.emit(ev.Event(error_raised=ev.ErrorRaised(reason=reason_name(reason), message=message)))
+
+    def change_state(self, state: session_pb2.SessionState.ValueType) -> None:
+        """Append a StateChanged unless that is the state already."""
+        if self.state.state != state:
+            self.emit(ev.Event(state_changed=ev.StateChanged(state=state)))
+
+    # --- effects ---
+
+    def apply(self, effects: Sequence[Effect]) -> None:
+        """Carry out what the driver asked for, in order."""
+        for effect in effects:
+            if type(effect) is Emit:
+                self._apply_emit(effect)
+            else:
+                self._APPLY[type(effect)](self, effect)
+
+    def _apply_emit(self, effect: Emit) -> None:
+        event = effect.event
+        seq = self.emit(event)
+        if effect.mark and effect.mark not in self.state.marks:
+            self.state.marks[effect.mark] = seq
+            keep_last(self.state.marks, _MAX_MARKS)
+            self.dirty = True
+        if event.HasField("state_changed"):
+            self.state.said = event.state_changed.state
+
+    def _apply_write(self, effect: Write) -> None:
+        self.write(LINE, effect.line)
+
+    def write(self, kind: int, data: bytes) -> None:
+        """Put an input for the agent into the outbox."""
+        self.input_id += 1
+        self._made.outbox.append((self.input_id, kind, data))
+
+    def _apply_taken(self, effect: Taken) -> None:
+        item = self._pop(effect.message_id, ALREADY_SENT)
+        if item is None:
+            return
+        taken = ev.UserMessage(
+            message_id=item.item_id,
+            text=item.text,
+            attachments=[a.to_proto() for a in item.attachments],
+            sender=item.sender,
+        )
+        event = ev.Event(request_id=item.request_id, actor=item.actor, user_message=taken)
+        self.emit(event)
+
+    def _apply_dropped(self, effect: Dropped) -> None:
+        self.drop(effect.message_id)
+
+    def _apply_settle(self, effect: Settle) -> None:
+        if effect.outcome == DROPPED:
+            self.drop(effect.message_id)
+        self.settle(effect.message_id, effect.outcome)
+
+    def settle(self, item_id: str, outcome: session_service_pb2.UnqueueOutcome.ValueType) -> None:
+        """Answer the calls that wait to know what became of a message they took back."""
+        self.unqueuing.discard(item_id)
+        self._made.settled.append((item_id, outcome, self.head_seq))
+
+    def _apply_retract(self, effect: Retract) -> None:
+        since = self.state.marks.pop(effect.mark, 0)
+        if since:
+            self.emit(ev.Event(retracted=ev.Retracted(since_seq=since)))
+
+    def _apply_attach(self, effect: Attach) -> None:
+        attachment = session_pb2.Attachment(
+            ref=hashlib.sha256(effect.data).hexdigest(),
+            media_type=effect.media_type,
+            filename=effect.filename,
+            size_bytes=len(effect.data),
+        )
+        self._made.blobs.append((attachment, effect.data))
+        added = ev.AttachmentAdded(attachment=attachment, tool_id=effect.tool_id)
+        self.emit(ev.Event(parent_tool_id=effect.parent_tool_id, attachment_added=added))
+
+    def _apply_identified(self, effect: Identified) -> None:
+        self.state.native_session_id = effect.native_session_id or self.state.native_session_id
+        self.state.agent_version = effect.agent_version or self.state.agent_version
+        self.dirty = True
+
+    _APPLY: ClassVar[dict[type, Callable[..., None]]] = {
+        Write: _apply_write,
+        Taken: _apply_taken,
+        Dropped: _apply_dropped,
+        Settle: _apply_settle,
+        Retract: _apply_retract,
+        Attach: _apply_attach,
+        Identified: _apply_identified,
+    }
+
+    # --- the agent's side ---
+
+    def lines(self, lines: Sequence[bytes]) -> None:
+        """Feed lines of stdout."""
+        feed = self.driver.line
+        for line in lines:
+            if not line:
+                continue
+            try:
+                effects = feed(line)
+            except Exception:
+                # A driver never raises; if one does, its line is kept and the session goes on.
+                _logger.exception("driver_failed", session_id=self.identity.session_id)
+                text = oversize.preview(line.decode("utf-8", "replace"))
+                notice = ev.Notice(level=ev.NOTICE_LEVEL_WARNING, text=text, native_kind="unreadable")
+                effects = [Emit(ev.Event(ignorable=True, notice=notice))]
+            self.apply(effects)
+            if self.state.queue:
+                self.advance()
+
+    def launch(self, resume: bool) -> Launch:
+        """Ask the driver how to start the process; its opening lines go into the outbox."""
+        state, spec = self.state, self.identity.spec
+        launch = self.driver.launch(
+            LaunchSpec(
+                session_id=self.identity.session_id,
+                workspace=spec.workspace,
+                model=state.model or spec.model,
+                permission_mode=state.permission_mode or spec.permission_mode,
+                effort=state.effort or spec.effort,
+                title=state.title,
+                system_prompt=spec.system_prompt,
+                native_session_id=state.native_session_id,
+            ),
+            resume,
+        )
+        self.alive = True
+        self.dirty = True
+        state.stopping = state.restarting = False
+        state.said = session_pb2.SESSION_STATE_UNKNOWN
+        state.marks.clear()
+        self.change_state(session_pb2.SESSION_STATE_UNKNOWN)
+        self.apply(launch.effects)
+        return launch
+
+    def started(self, run: int, pid: int) -> None:
+        """The process runs; said once for each run."""
+        if self.state.announced_run == run:
+            return
+        self.state.announced_run = run
+        started = ev.ProcessStarted(
+            pid=pid,
+            native_session_id=self.state.native_session_id,
+            agent_version=self.state.agent_version,
+        )
+        self.emit(ev.Event(process_started=started))
+        self.advance()
+
+    def adopted(self, pid: int) -> None:
+        """A new daemon has the living process."""
+        self.emit(ev.Event(process_adopted=ev.ProcessAdopted(pid=pid)))
+        self.apply(self.driver.adopted())
+        self.advance()
+
+    def unreachable(self) -> None:
+        """There is a process and nobody can say how it is."""
+        self.change_state(session_pb2.SESSION_STATE_UNKNOWN)
+
+    def reachable(self) -> None:
+        """The process answers again; it is as its driver last said."""
+        self.change_state(session_pb2.SessionState.ValueType(self.state.said))
+        self.advance()
+
+    def exited(self, status: ExitStatus) -> None:
+        """The process is gone: everything open is closed, what was not read waits again."""
+        try:
+            self.apply(self.driver.exited(status))
+        except Exception:
+            _logger.exception("driver_failed", session_id=self.identity.session_id)
+        self._close_leftovers()
+        exited = ev.ProcessExited(stderr_tail=status.stderr_tail)
+        if status.exit_code is not None:
+            exited.exit_code = status.exit_code
+        if status.signal is not None:
+            exited.signal = status.signal
+        self.emit(ev.Event(process_exited=exited))
+        for item in self.state.queue:
+            item.handed = False
+        for item_id in list(self.unqueuing):
+            self.drop(item_id)
+            self.settle(item_id, DROPPED)
+        self.alive = False
+        self.state.stopping = False
+        self.state.setting_requests.clear()
+        self.state.said = session_pb2.SESSION_STATE_EXITED
+        self.change_state(session_pb2.SESSION_STATE_EXITED)
+
+    def _close_leftovers(self) -> None:
+        """Keep the promises of the contract even for a driver that forgot."""
+        for question_id in fold.open_questions(self.state):
+            withdrawn = ev.QuestionWithdrawn(
+                question_id=question_id, reason=ev.WITHDRAW_REASON_AGENT_EXITED
+            )
+            self.emit(ev.Event(question_withdrawn=withdrawn))
+        if self.state.turn_id:
+            ended = ev.TurnEnded(
+                turn_id=self.state.turn_id,
+                outcome=ev.TURN_OUTCOME_FAILED,
+                reason=ev.TURN_END_REASON_AGENT_EXITED,
+            )
+            self.emit(ev.Event(turn_ended=ended))
+
+    def stop(self) -> None:
+        """Begin to end the process gently; the actor does the rest after the commit."""
+        plan = self.driver.stop()
+        self.state.stopping = True
+        self.dirty = True
+        self.apply(plan.effects)
+        if plan.close_stdin:
+            self.write(CLOSE_STDIN, b"")
+        self._made.stop_plan = plan
+
+    # --- the queue ---
+
+    def find(self, item_id: str) -> Item | None:
+        """Return the waiting message or command of that id."""
+        return next((item for item in self.state.queue if item.item_id == item_id), None)
+
+    def _pop(self, item_id: str, outcome: session_service_pb2.UnqueueOutcome.ValueType) -> Item | None:
+        item = self.find(item_id)
+        if item is not None:
+            self.state.queue.remove(item)
+            self.state.resolved[item_id] = outcome
+            keep_last(self.state.resolved, _MAX_RESOLVED)
+            self.dirty = True
+        return item
+
+    def drop(self, item_id: str) -> bool:
+        """Take a message or command out of the queue for good and say so."""
+        item = self._pop(item_id, DROPPED)
+        if item is None:
+            return False
+        if item.kind == states.MESSAGE:
+            event = ev.Event(message_dropped=ev.MessageDropped(message_id=item_id))
+        else:
+            event = ev.Event(command_dropped=ev.CommandDropped(command_id=item_id))
+        event.request_id = self.cause[0] or item.request_id
+        self.emit(event)
+        return True
+
+    def advance(self) -> None:
+        """Hand over what the driver can take now."""
+        while self.alive and not self.state.stopping:
+            item = self._next_item()
+            if item is None:
+                return
+            if item.kind == states.MESSAGE:
+                self._hand_message(item)
+            else:
+                self._hand_command(item)
+
+    def _next_item(self) -> Item | None:
+        waiting = [item for item in self.state.queue if not item.handed]
+        if not waiting:
+            return None
+        if self.driver.between_turns:
+            return waiting[0]
+        if self.state.turn_id and self.driver.capabilities.steer:
+            return next((i for i in waiting if i.delivery == session_pb2.DELIVERY_STEER), None)
+        return None
+
+    def _hand_message(self, item: Item) -> None:
+        item.handed = True
+        self.dirty = True
+        try:
+            contents = tuple(self._load(attached) for attached in item.attachments)
+            append = item.delivery == session_pb2.DELIVERY_APPEND
+            effects = self.driver.message(Message(item.item_id, item.text, contents, append))
+        except (Refused, OSError) as error:
+            self.raise_error(reasons.ERROR_REASON_AGENT_FAILED, f"a message was not sent: {error}")
+            self.drop(item.item_id)
+            return
+        self.apply(effects)
+
+    def _hand_command(self, item: Item) -> None:
+        self._pop(item.item_id, ALREADY_SENT)
+        sent = ev.CommandSent(command_id=item.item_id, text=command_text(item))
+        event = ev.Event(request_id=item.request_id, actor=item.actor, command_sent=sent)
+        self.emit(event)
+        try:
+            if item.kind == states.COMPACT:
+                effects = self.driver.compact(item.item_id, item.text)
+            elif item.kind == states.CLEAR:
+                effects = self.driver.clear(item.item_id)
+            else:
+                effects = self.driver.run_command(item.item_id, item.text)
+        except Refused as refused:
+            self.raise_error(refused.reason, str(refused))
+            return
+        self.apply(effects)
+
+
+def command_text(item: Item) -> str:
+    """Return a command as a person would read it."""
+    if item.kind == states.RUN:
+        return item.text
+    return f"{item.kind} {item.text}".rstrip()

@@ -1,0 +1,135 @@
+"""How one event changes the session's state. Pure; clients may fold alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sessiond.v1 import event_pb2 as ev
+from sessiond.v1 import session_pb2
+from sessiond_server.session.state import Question, State
+
+_MAX_CLOSED_QUESTIONS = 200
+# These stream; none of them changes the state, and they are most of a transcript.
+STREAMED = frozenset({"assistant_text", "reasoning", "tool_updated"})
+
+
+def _turn_started(state: State, event: ev.Event) -> None:
+    state.turn_id = event.turn_started.turn_id
+
+
+def _turn_ended(state: State, event: ev.Event) -> None:
+    state.turn_id = ""
+
+
+def _settings_changed(state: State, event: ev.Event) -> None:
+    changed = event.settings_changed
+    for name in ("model", "permission_mode", "effort", "title"):
+        if changed.HasField(name):
+            setattr(state, name, getattr(changed, name))
+            state.setting_requests.pop(name, None)
+
+
+def _options_reported(state: State, event: ev.Event) -> None:
+    offered = event.options_reported
+    state.models = [choice.id for choice in offered.models]
+    state.permission_modes = [choice.id for choice in offered.permission_modes]
+    state.efforts = [choice.id for choice in offered.efforts]
+
+
+def _usage_reported(state: State, event: ev.Event) -> None:
+    """Add up the turn's tokens and write the session's totals into the event."""
+    usage = event.usage_reported
+    for name in ("input", "cache_read", "cache_write", "output"):
+        setattr(state.total, name, getattr(state.total, name) + getattr(usage.turn, name))
+        setattr(usage.total, name, getattr(state.total, name))
+    if usage.HasField("context_tokens"):
+        state.context_tokens = usage.context_tokens
+    if usage.HasField("context_window"):
+        state.context_window = usage.context_window
+    if usage.HasField("total_cost_usd"):
+        state.total_cost_usd = usage.total_cost_usd
+
+
+def _compacted(state: State, event: ev.Event) -> None:
+    compacted = event.compacted
+    state.context_tokens = compacted.post_tokens if compacted.HasField("post_tokens") else None
+
+
+def _cleared(state: State, event: ev.Event) -> None:
+    state.context_tokens = None
+
+
+def _question_asked(state: State, event: ev.Event) -> None:
+    asked = event.question_asked
+    state.questions.pop(asked.question_id, None)
+    state.questions[asked.question_id] = Question(
+        labels=tuple(option.label for option in asked.options),
+        multi_select=asked.multi_select,
+        allow_text=asked.allow_text,
+        secret=asked.secret,
+        seq=event.seq,
+    )
+
+
+def _question_answered(state: State, event: ev.Event) -> None:
+    question = state.questions.get(event.question_answered.question_id)
+    if question is not None:
+        question.answers = tuple(event.question_answered.answers)
+        question.note = event.question_answered.note
+        question.seq = event.seq
+    _forget_closed(state)
+
+
+def _question_withdrawn(state: State, event: ev.Event) -> None:
+    question = state.questions.get(event.question_withdrawn.question_id)
+    if question is not None:
+        question.withdrawn = True
+    _forget_closed(state)
+
+
+def _forget_closed(state: State) -> None:
+    closed = [key for key, q in state.questions.items() if q.withdrawn or q.answers is not None]
+    for key in closed[:-_MAX_CLOSED_QUESTIONS]:
+        del state.questions[key]
+
+
+def _state_changed(state: State, event: ev.Event) -> None:
+    state.state = event.state_changed.state
+
+
+_FOLDS: dict[str, Callable[[State, ev.Event], None]] = {
+    "turn_started": _turn_started,
+    "turn_ended": _turn_ended,
+    "settings_changed": _settings_changed,
+    "options_reported": _options_reported,
+    "usage_reported": _usage_reported,
+    "compacted": _compacted,
+    "cleared": _cleared,
+    "question_asked": _question_asked,
+    "question_answered": _question_answered,
+    "question_withdrawn": _question_withdrawn,
+    "state_changed": _state_changed,
+}
+
+
+def apply(state: State, kind: str, event: ev.Event) -> None:
+    """Fold one event of body `kind` into `state`; UsageReported gets its totals written."""
+    fold = _FOLDS.get(kind)
+    if fold is not None:
+        fold(state, event)
+
+
+def open_questions(state: State) -> list[str]:
+    """Return the ids of the questions that wait for an answer, in the order asked."""
+    return [key for key, q in state.questions.items() if q.answers is None and not q.withdrawn]
+
+
+def tokens(state: State) -> session_pb2.Tokens:
+    """Return the session's totals as they are sent."""
+    total = state.total
+    return session_pb2.Tokens(
+        input=total.input,
+        cache_read=total.cache_read,
+        cache_write=total.cache_write,
+        output=total.output,
+    )

@@ -1,0 +1,51 @@
+"""From bytes to lines: split on line feeds only, of any length, counting what is consumed."""
+
+from __future__ import annotations
+
+
+class LineBuffer:
+    """Collects raw output until its lines are whole.
+
+    `offset` is the raw-log offset of the first byte that belongs to no finished line: what is committed,
+    and from where the shim is asked again after a crash. Bytes before `offset` are ignored.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self._parts: list[bytes] = []
+        self._waiting = 0
+
+    @property
+    def received(self) -> int:
+        """The raw-log offset after the last byte seen."""
+        return self.offset + self._waiting
+
+    def feed(self, offset: int, data: bytes) -> list[bytes]:
+        """Take the bytes at `offset` and return the lines they finish, without line feeds."""
+        repeated = self.received - offset
+        if repeated > 0:
+            data = data[repeated:]
+        elif repeated < 0:
+            raise ValueError(f"bytes {self.received} to {offset} of the raw log are missing")
+        if not data:
+            return []
+        last = data.rfind(b"\n")
+        if last < 0:
+            self._parts.append(data)
+            self._waiting += len(data)
+            return []
+        self._parts.append(data[:last])
+        whole = b"".join(self._parts)
+        lines = whole.split(b"\n")
+        self.offset += len(whole) + 1
+        rest = data[last + 1 :]
+        self._parts = [rest] if rest else []
+        self._waiting = len(rest)
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """Return the unfinished line at the end of the output, if there is one."""
+        rest = b"".join(self._parts)
+        self.offset += len(rest)
+        self._parts, self._waiting = [], 0
+        return [rest] if rest else []

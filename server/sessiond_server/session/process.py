@@ -1,0 +1,171 @@
+"""The server's hold on one session's process: start it, find it again, carry what it says.
+
+A supervising task connects to the shim and hands what arrives to the actor, one delivery at a time: the
+next is read only when the last was taken, so a busy actor lets the shim's log grow, not its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from sessiond_server import shim
+from sessiond_server.shim import Exited, Link, Output, Received
+
+_logger = structlog.get_logger()
+_READ_BYTES = 256 * 1024
+_MAX_BACKOFF = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to start: argument vector, whole environment, working directory."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchError:
+    """The process could not be started; `text` is for people."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The shim answers; the inputs it has not got are to be sent again."""
+
+    link: Link
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """There is a process, and its shim does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """There is no process any more; `exited` is None when nobody saw how it ended."""
+
+    exited: Exited | None
+    stderr_tail: str
+
+
+Notice = LaunchError | Connected | Unreachable | Gone
+Delivery = list[Received] | Notice
+
+
+class Process:
+    """One run of a session's agent. `deliver` returns when the actor has taken what it was given."""
+
+    def __init__(
+        self,
+        directory: Path,
+        run: int,
+        *,
+        position: Callable[[], int],
+        deliver: Callable[[Delivery], Coroutine[Any, Any, None]],
+        log_cap: int,
+    ) -> None:
+        self.directory = directory
+        self.run = run
+        self.link: Link | None = None
+        self._position = position
+        self._deliver = deliver
+        self._log_cap = log_cap
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, command: Command | None, session_id: str) -> None:
+        """Begin to supervise: start `command`, or find the process of this run again when None."""
+        name = f"process-{session_id}-{self.run}"
+        self._task = asyncio.create_task(self._supervise(command, session_id), name=name)
+
+    async def detach(self) -> None:
+        """Let go of the process; it lives on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            self._task = None
+        await self._drop_link()
+
+    def discard(self) -> None:
+        """Forget a run that has ended, its files too."""
+        if self.link is not None:
+            self.link.collected()
+        shim.discard(self.directory, self.run)
+
+    async def _drop_link(self) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            await link.close()
+
+    async def _supervise(self, command: Command | None, session_id: str) -> None:
+        if command is not None and not await self._launch(command, session_id):
+            return
+        backoff = 0.1
+        while True:
+            try:
+                link = await Link.connect(self.directory, self.run)
+                await link.attach(self._position())
+            except shim.ShimGone:
+                await self._collect()
+                return
+            except (shim.ShimUnreachable, shim.LinkLost) as error:
+                _logger.warning("shim_unreachable", session_id=session_id, error=str(error))
+                await self._deliver(Unreachable())
+            else:
+                self.link = link
+                await self._deliver(Connected(link))
+                backoff = 0.1
+                if await self._carry(link):
+                    return
+                await self._drop_link()
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.5))
+            backoff = min(backoff * 2, _MAX_BACKOFF)
+
+    async def _launch(self, command: Command, session_id: str) -> bool:
+        try:
+            await shim.launch(
+                self.directory,
+                self.run,
+                session_id=session_id,
+                argv=command.argv,
+                env=command.env,
+                cwd=command.cwd,
+                log_cap=self._log_cap,
+            )
+        except shim.LaunchFailed as error:
+            await self._deliver(LaunchError(str(error)))
+            return False
+        return True
+
+    async def _carry(self, link: Link) -> bool:
+        """Hand on what the shim says; True when the process has ended and everything was said."""
+        try:
+            while True:
+                received = await link.receive()
+                last = received[-1]
+                await self._deliver(received)
+                if isinstance(last, Exited):
+                    return True
+        except shim.LinkLost:
+            return False
+
+    async def _collect(self) -> None:
+        """Read what a shim that is gone left behind."""
+        while True:
+            offset = self._position()
+            data = shim.read_rest(self.directory, self.run, offset, _READ_BYTES)
+            if not data:
+                break
+            await self._deliver([Output(offset, data)])
+        exited = shim.read_exit(self.directory, self.run)
+        await self._deliver(Gone(exited, shim.stderr_tail(self.directory, self.run)))

@@ -1,0 +1,132 @@
+"""What the server knows of a session beside its transcript: one value, stored with every step.
+
+Pure data. It is the fold of the events so far plus what waits (the queue, open questions), encoded as
+msgpack, so that a session can go on without reading its transcript.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sessiond.v1 import session_pb2
+
+MESSAGE, COMPACT, CLEAR, RUN = "message", "compact", "clear", "run"
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """An attachment of a waiting message; fields as in sessiond.v1.Attachment."""
+
+    ref: str
+    media_type: str
+    filename: str
+    size_bytes: int
+
+    def to_proto(self) -> session_pb2.Attachment:
+        """Return it as it is sent."""
+        return session_pb2.Attachment(
+            ref=self.ref,
+            media_type=self.media_type,
+            filename=self.filename,
+            size_bytes=self.size_bytes,
+        )
+
+
+class Item(msgspec.Struct):
+    """A waiting message or command. `handed`: the driver has it and the agent has not read it.
+
+    `kind` is MESSAGE, or COMPACT, CLEAR, RUN for a command whose `text` is its argument.
+    """
+
+    item_id: str
+    kind: str
+    text: str
+    attachments: tuple[Attached, ...] = ()
+    delivery: int = session_pb2.DELIVERY_NEXT_TURN
+    revision: int = 1
+    sender: str = ""
+    actor: str = ""
+    request_id: str = ""
+    handed: bool = False
+
+
+class Question(msgspec.Struct):
+    """A question that was asked. `answers` is None while it is open; kept to recognise a repeat."""
+
+    labels: tuple[str, ...]
+    multi_select: bool
+    allow_text: bool
+    secret: bool
+    answers: tuple[str, ...] | None = None
+    note: str = ""
+    seq: int = 0
+    withdrawn: bool = False
+
+
+class Usage(msgspec.Struct):
+    """Tokens by kind, as in sessiond.v1.Tokens."""
+
+    input: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    output: int = 0
+
+
+class State(msgspec.Struct):
+    """The session itself. Times are nanoseconds since the epoch.
+
+    `said` is the state the agent's driver last said; `state` is what clients see, which differs while
+    the process is starting, unreachable or gone. `resolved` tells what became of the last messages and
+    commands, `marks` the places that a Retract may name.
+    """
+
+    state: int = session_pb2.SESSION_STATE_UNKNOWN
+    said: int = session_pb2.SESSION_STATE_UNKNOWN
+    title: str = ""
+    labels: dict[str, str] = {}
+    model: str = ""
+    permission_mode: str = ""
+    effort: str = ""
+    native_session_id: str = ""
+    agent_version: str = ""
+    turn_id: str = ""
+    total: Usage = msgspec.field(default_factory=Usage)
+    context_tokens: int | None = None
+    context_window: int | None = None
+    total_cost_usd: float | None = None
+    queue: list[Item] = []
+    questions: dict[str, Question] = {}
+    resolved: dict[str, int] = {}
+    marks: dict[str, int] = {}
+    setting_requests: dict[str, str] = {}
+    models: list[str] = []
+    permission_modes: list[str] = []
+    efforts: list[str] = []
+    ids: int = 0
+    announced_run: int = 0
+    stopping: bool = False
+    restarting: bool = False
+    create_time: int = 0
+    update_time: int = 0
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What CreateSession asked for, as needed to start the process again. Holds secrets."""
+
+    workspace: str
+    model: str = ""
+    permission_mode: str = ""
+    effort: str = ""
+    system_prompt: str = ""
+    environment: dict[str, str] = {}
+    ephemeral: bool = False
+
+
+def keep_last(entries: dict[str, int], most: int) -> None:
+    """Forget the oldest entries of a dict beyond `most`."""
+    while len(entries) > most:
+        del entries[next(iter(entries))]
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_state = msgspec.msgpack.Decoder(State).decode
+decode_spec = msgspec.msgpack.Decoder(Spec).decode
