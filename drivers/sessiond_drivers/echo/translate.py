@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,7 +19,9 @@ from sessiond_drivers.echo.state import SETTINGS, State, error
 
 Rule: TypeAlias = Callable[[State, Any], list[Effect] | None]
 
+_NO_TYPE = "application/octet-stream"
 _MILLISECOND = 1_000_000
+_REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _ORIGINS = {
     "message": ev.TURN_ORIGIN_MESSAGE,
     "command": ev.TURN_ORIGIN_COMMAND,
@@ -195,6 +198,8 @@ def _unqueued(state: State, line: records.Unqueued) -> list[Effect] | None:
 
 
 def _tool(state: State, line: records.Tool) -> list[Effect] | None:
+    if not line.id:
+        return None
     given = bytes(line.input).decode("utf-8", "replace")
     return state.ledger.start_tool(line.id, line.name, given, line.parent, line.title) or None
 
@@ -211,10 +216,12 @@ def _file(state: State, line: records.File) -> list[Effect] | None:
         data = binascii.a2b_base64(line.data)
     except ValueError:
         return None
-    return [Attach(data, line.media_type, line.name, line.tool, line.parent)]
+    return [Attach(data, line.media_type or _NO_TYPE, line.name, line.tool, line.parent)]
 
 
 def _ask(state: State, line: records.Ask) -> list[Effect] | None:
+    if not line.id:
+        return None
     options = [
         ev.QuestionOption(
             label=option.label,
@@ -327,7 +334,8 @@ def _notice(state: State, line: records.Notice) -> list[Effect]:
 
 
 def _error(state: State, line: records.Error) -> list[Effect]:
-    raised = ev.ErrorRaised(reason=line.reason or "AGENT_FAILED", message=line.message)
+    reason = line.reason if _REASON.fullmatch(line.reason) else "AGENT_FAILED"
+    raised = ev.ErrorRaised(reason=reason, message=line.message)
     return [Emit(ev.Event(error_raised=raised, parent_tool_id=line.parent))]
 
 

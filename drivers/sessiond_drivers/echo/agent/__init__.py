@@ -8,7 +8,7 @@ Flags (each also as an environment variable, ECHO_ and the name in capitals, e.g
   --session ID       name of the new conversation (default: "echo")
   --resume ID        go on with a conversation; unknown: a line on stderr and exit code 1
   --model, --mode, --effort, --title   settings to begin with
-  --system-prompt T  remembered, told by `!env`-like directive `!prompt`
+  --system-prompt T  remembered, told by `!prompt`
   --script FILE      what to play for the first, second, ... message (see README.md)
   --state-dir DIR    where conversations are kept (default: sessiond-echo-UID in the temporary folder)
   --read-log FILE    append one JSON line {session, id, again, text} for each message read; `again` is

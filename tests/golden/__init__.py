@@ -1,0 +1,1 @@
+"""Recordings of agents and what their drivers make of them; see `compare`."""
