@@ -61,10 +61,11 @@ const (
 	// FAILED_PRECONDITION. The session's process has ended, so nothing can be handed to it. Restart
 	// it first (Control.restart). Metadata: session_id.
 	ErrorReason_ERROR_REASON_SESSION_EXITED ErrorReason = 3
-	// NOT_FOUND. This session never asked a question with this question_id. Metadata: question_id.
+	// NOT_FOUND. This session never asked a question with this question_id, or it was settled long
+	// ago. Metadata: question_id.
 	ErrorReason_ERROR_REASON_QUESTION_NOT_FOUND ErrorReason = 4
 	// FAILED_PRECONDITION. Another answer came first; see the QuestionAnswered event. Metadata:
-	// question_id.
+	// question_id, answered_seq.
 	ErrorReason_ERROR_REASON_QUESTION_ALREADY_ANSWERED ErrorReason = 5
 	// FAILED_PRECONDITION. The question is no longer open; see the QuestionWithdrawn event. Metadata:
 	// question_id.
@@ -72,7 +73,7 @@ const (
 	// NOT_FOUND. The session has no attachment with this ref. Metadata: ref.
 	ErrorReason_ERROR_REASON_ATTACHMENT_NOT_FOUND ErrorReason = 7
 	// INVALID_ARGUMENT. The uploaded bytes do not have the digest that was given. The upload is void:
-	// begin again at offset 0.
+	// begin again at offset 0. Metadata: sha256, the digest of what arrived.
 	ErrorReason_ERROR_REASON_DIGEST_MISMATCH ErrorReason = 8
 	// OUT_OF_RANGE. A chunk does not follow what is stored, or a read begins beyond the end.
 	// Metadata: committed_size, where an upload has to go on.
@@ -102,7 +103,7 @@ const (
 	// install. Metadata: driver.
 	ErrorReason_ERROR_REASON_DRIVER_UNAVAILABLE ErrorReason = 17
 	// UNIMPLEMENTED. The session's agent cannot do this. Check Session.capabilities first. Metadata:
-	// driver.
+	// capability, when it is one that is missing.
 	ErrorReason_ERROR_REASON_DRIVER_UNSUPPORTED ErrorReason = 18
 	// INVALID_ARGUMENT. The workspace lies outside the folders that the server allows.
 	ErrorReason_ERROR_REASON_WORKSPACE_NOT_ALLOWED ErrorReason = 19
@@ -112,11 +113,11 @@ const (
 	// turn_id of the running turn, if any.
 	ErrorReason_ERROR_REASON_TURN_NOT_RUNNING ErrorReason = 21
 	// RESOURCE_EXHAUSTED. As many messages and commands wait as Limits.max_queue_length allows.
-	// Metadata: limit.
+	// RetryInfo is given.
 	ErrorReason_ERROR_REASON_QUEUE_FULL ErrorReason = 22
-	// RESOURCE_EXHAUSTED. Limits.max_sessions is reached. Delete sessions. Metadata: limit.
+	// RESOURCE_EXHAUSTED. Limits.max_sessions is reached. Delete sessions.
 	ErrorReason_ERROR_REASON_TOO_MANY_SESSIONS ErrorReason = 23
-	// RESOURCE_EXHAUSTED. Limits.max_subscribers is reached. Metadata: limit. RetryInfo is given.
+	// RESOURCE_EXHAUSTED. Limits.max_subscribers is reached. RetryInfo is given.
 	ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIBERS ErrorReason = 24
 	// RESOURCE_EXHAUSTED, and event. The server's disk is full. Agents are paused, nothing is lost,
 	// and it recovers by itself once there is room. RetryInfo is given.
@@ -126,7 +127,8 @@ const (
 	ErrorReason_ERROR_REASON_SERVER_DRAINING ErrorReason = 26
 	// UNAUTHENTICATED. No token, or a wrong one. Send the metadata `authorization: Bearer TOKEN`.
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 27
-	// PERMISSION_DENIED. The caller is known and may not do this.
+	// PERMISSION_DENIED. The caller is known and may not do this. Not sent by this server yet:
+	// whoever is let in may do everything.
 	ErrorReason_ERROR_REASON_PERMISSION_DENIED ErrorReason = 28
 	// ABORTED. The message has changed since the revision that was given. Read its events, decide
 	// again. Metadata: revision, the present one.
@@ -134,7 +136,8 @@ const (
 	// NOT_FOUND. No message with this message_id waits in the server: it was never there, was
 	// dropped, or was handed over. Metadata: message_id.
 	ErrorReason_ERROR_REASON_MESSAGE_NOT_FOUND ErrorReason = 30
-	// RESOURCE_EXHAUSTED. The attachment would exceed Limits.max_attachment_bytes. Metadata: limit.
+	// RESOURCE_EXHAUSTED. The attachment would exceed Limits.max_attachment_bytes. The upload is
+	// void. Metadata: max_attachment_bytes.
 	ErrorReason_ERROR_REASON_ATTACHMENT_TOO_LARGE ErrorReason = 31
 	// FAILED_PRECONDITION, and event. The agent's process could not be started; the message says why.
 	ErrorReason_ERROR_REASON_LAUNCH_FAILED ErrorReason = 32
@@ -154,10 +157,11 @@ const (
 	// UNAVAILABLE, and event. There is a process and the server cannot reach it now; it keeps trying.
 	// The session is in state unknown. RetryInfo is given.
 	ErrorReason_ERROR_REASON_SESSION_UNREACHABLE ErrorReason = 38
-	// INTERNAL, and event. A bug in the server. Report it, with the message.
+	// INTERNAL, and event. A bug in the server. Metadata: error_id, which names it in the server's
+	// log.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 39
-	// FAILED_PRECONDITION. Another session already continues this native_session_id. Metadata:
-	// session_id, that other session.
+	// FAILED_PRECONDITION. Another session with a living process continues this native_session_id.
+	// Metadata: session_id, that other session.
 	ErrorReason_ERROR_REASON_NATIVE_SESSION_IN_USE ErrorReason = 40
 )
 

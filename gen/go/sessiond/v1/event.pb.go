@@ -3032,7 +3032,8 @@ type CommandQueued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Made by the server, a UUID. SessionService.Unqueue takes it too.
 	CommandId string `protobuf:"bytes,1,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
-	// The command as a person would type it, for example "/compact keep the plan".
+	// The command for people: "compact", perhaps with instructions, "clear", or the text of
+	// run_command.
 	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,7 +33,7 @@ const (
 // which needs no token.
 type ServerServiceClient interface {
 	// Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
-	// when it is called, so a driver installed meanwhile appears without a restart of the server.
+	// anew, at most every 30 s, so an agent installed meanwhile appears without a restart.
 	//
 	// Errors: UNAUTHENTICATED.
 	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
@@ -65,7 +65,7 @@ func (c *serverServiceClient) GetServerInfo(ctx context.Context, in *GetServerIn
 // which needs no token.
 type ServerServiceServer interface {
 	// Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
-	// when it is called, so a driver installed meanwhile appears without a restart of the server.
+	// anew, at most every 30 s, so an agent installed meanwhile appears without a restart.
 	//
 	// Errors: UNAUTHENTICATED.
 	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)

@@ -178,7 +178,7 @@ type Session struct {
 	TranscriptId string `protobuf:"bytes,2,opt,name=transcript_id,json=transcriptId,proto3" json:"transcript_id,omitempty"`
 	// The driver's name, from GetServerInfo. For display: branch on capabilities, never on it.
 	Driver string `protobuf:"bytes,3,opt,name=driver,proto3" json:"driver,omitempty"`
-	// The agent's working folder on the server's machine: an absolute path.
+	// The agent's working folder on the server's machine: an absolute path without symbolic links.
 	Workspace string `protobuf:"bytes,4,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	// A line for people; default empty. Set by UpdateSession, Control.set_title or the agent itself.
 	Title string `protobuf:"bytes,5,opt,name=title,proto3" json:"title,omitempty"`

@@ -15,10 +15,10 @@
 // UUID, made once per user action and kept over retries. The same id with the same content gives
 // the first response and does nothing again, also after a crash of the server, since it is stored
 // in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-// REQUEST_ID_REUSED. Ids are kept as long as the session (those of CreateSession as long as the
-// session it made). So after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same
-// call with the same request_id, waiting a little longer each time. An empty request_id means: not
-// to be repeated. A call that failed is not stored; its request_id may be used again.
+// REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
+// DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
+// little longer each time. An empty request_id means: not to be repeated. A call that failed is not
+// stored; its request_id may be used again.
 //
 // Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 // Control.restart start a process and may take some seconds.
@@ -138,7 +138,8 @@ type CreateSessionRequest struct {
 	// The process ends with the server instead of outliving it; the transcript stays. Default false.
 	Ephemeral bool `protobuf:"varint,10,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"`
 	// Added to the agent's environment, at every start of its process. Never written to a transcript
-	// nor given out by any call.
+	// nor given out by any call. At most 256 entries; names of letters, digits and _, up to 128
+	// bytes; values up to Limits.max_text_bytes.
 	Environment   map[string]string `protobuf:"bytes,11,rep,name=environment,proto3" json:"environment,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -931,7 +932,7 @@ func (x *ListEventsRequest) GetPageSize() int32 {
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Rising seqs without gaps, ending just before before_seq. Fewer than asked for when the page
-	// would exceed 2 MiB or the beginning is reached. For the page before this one, ask with the
+	// would exceed 256 KiB or the beginning is reached. For the page before this one, ask with the
 	// first seq of this page; empty: there is none.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	// seq of the newest event: subscribe after it to go on live. JSON: a string.
@@ -1013,7 +1014,7 @@ type SendRequest struct {
 	// At most Limits.max_text_bytes; may be empty when there are attachments. Sent as it is: a text
 	// that looks like a command is a message (commands: Control.run_command).
 	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	// Attachments of this session, uploaded before (AttachmentService), at most 64.
+	// Attachments of this session, uploaded before (AttachmentService), at most 32.
 	AttachmentRefs []string `protobuf:"bytes,4,rep,name=attachment_refs,json=attachmentRefs,proto3" json:"attachment_refs,omitempty"`
 	// When the agent is to read it; default DELIVERY_STEER.
 	Delivery      Delivery `protobuf:"varint,5,opt,name=delivery,proto3,enum=sessiond.v1.Delivery" json:"delivery,omitempty"`
@@ -1565,9 +1566,10 @@ type AnswerRequest struct {
 	// From QuestionAsked. Required.
 	QuestionId string `protobuf:"bytes,3,opt,name=question_id,json=questionId,proto3" json:"question_id,omitempty"`
 	// One label of an option, or several where multi_select is set; or own words, as one value, where
-	// allow_text is set. At least one. At most Limits.max_text_bytes together.
+	// allow_text is set. At least one. At most Limits.max_text_bytes each.
 	Answers []string `protobuf:"bytes,4,rep,name=answers,proto3" json:"answers,omitempty"`
-	// Said along with the answer, for example why it was refused; default empty.
+	// Said along with the answer, for example why it was refused; default empty. At most
+	// Limits.max_text_bytes.
 	Note          string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2304,7 +2306,7 @@ func (x *RunCommand) GetText() string {
 
 // End the process, gently at first; after some seconds it is killed. Confirmed by ProcessExited and
 // StateChanged, exited. The session and its transcript stay, and so do messages that were not read.
-// OK also when there is no process.
+// Fails with SESSION_EXITED when there is no process: a client takes that as done.
 type Stop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

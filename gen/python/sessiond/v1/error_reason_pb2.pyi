@@ -57,10 +57,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     it first (Control.restart). Metadata: session_id.
     """
     ERROR_REASON_QUESTION_NOT_FOUND: _ErrorReason.ValueType  # 4
-    """NOT_FOUND. This session never asked a question with this question_id. Metadata: question_id."""
+    """NOT_FOUND. This session never asked a question with this question_id, or it was settled long
+    ago. Metadata: question_id.
+    """
     ERROR_REASON_QUESTION_ALREADY_ANSWERED: _ErrorReason.ValueType  # 5
     """FAILED_PRECONDITION. Another answer came first; see the QuestionAnswered event. Metadata:
-    question_id.
+    question_id, answered_seq.
     """
     ERROR_REASON_QUESTION_WITHDRAWN: _ErrorReason.ValueType  # 6
     """FAILED_PRECONDITION. The question is no longer open; see the QuestionWithdrawn event. Metadata:
@@ -70,7 +72,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND. The session has no attachment with this ref. Metadata: ref."""
     ERROR_REASON_DIGEST_MISMATCH: _ErrorReason.ValueType  # 8
     """INVALID_ARGUMENT. The uploaded bytes do not have the digest that was given. The upload is void:
-    begin again at offset 0.
+    begin again at offset 0. Metadata: sha256, the digest of what arrived.
     """
     ERROR_REASON_WRONG_OFFSET: _ErrorReason.ValueType  # 9
     """OUT_OF_RANGE. A chunk does not follow what is stored, or a read begins beyond the end.
@@ -110,7 +112,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_DRIVER_UNSUPPORTED: _ErrorReason.ValueType  # 18
     """UNIMPLEMENTED. The session's agent cannot do this. Check Session.capabilities first. Metadata:
-    driver.
+    capability, when it is one that is missing.
     """
     ERROR_REASON_WORKSPACE_NOT_ALLOWED: _ErrorReason.ValueType  # 19
     """INVALID_ARGUMENT. The workspace lies outside the folders that the server allows."""
@@ -122,12 +124,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 22
     """RESOURCE_EXHAUSTED. As many messages and commands wait as Limits.max_queue_length allows.
-    Metadata: limit.
+    RetryInfo is given.
     """
     ERROR_REASON_TOO_MANY_SESSIONS: _ErrorReason.ValueType  # 23
-    """RESOURCE_EXHAUSTED. Limits.max_sessions is reached. Delete sessions. Metadata: limit."""
+    """RESOURCE_EXHAUSTED. Limits.max_sessions is reached. Delete sessions."""
     ERROR_REASON_TOO_MANY_SUBSCRIBERS: _ErrorReason.ValueType  # 24
-    """RESOURCE_EXHAUSTED. Limits.max_subscribers is reached. Metadata: limit. RetryInfo is given."""
+    """RESOURCE_EXHAUSTED. Limits.max_subscribers is reached. RetryInfo is given."""
     ERROR_REASON_STORAGE_FULL: _ErrorReason.ValueType  # 25
     """RESOURCE_EXHAUSTED, and event. The server's disk is full. Agents are paused, nothing is lost,
     and it recovers by itself once there is room. RetryInfo is given.
@@ -139,7 +141,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 27
     """UNAUTHENTICATED. No token, or a wrong one. Send the metadata `authorization: Bearer TOKEN`."""
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 28
-    """PERMISSION_DENIED. The caller is known and may not do this."""
+    """PERMISSION_DENIED. The caller is known and may not do this. Not sent by this server yet:
+    whoever is let in may do everything.
+    """
     ERROR_REASON_STALE_REVISION: _ErrorReason.ValueType  # 29
     """ABORTED. The message has changed since the revision that was given. Read its events, decide
     again. Metadata: revision, the present one.
@@ -149,7 +153,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     dropped, or was handed over. Metadata: message_id.
     """
     ERROR_REASON_ATTACHMENT_TOO_LARGE: _ErrorReason.ValueType  # 31
-    """RESOURCE_EXHAUSTED. The attachment would exceed Limits.max_attachment_bytes. Metadata: limit."""
+    """RESOURCE_EXHAUSTED. The attachment would exceed Limits.max_attachment_bytes. The upload is
+    void. Metadata: max_attachment_bytes.
+    """
     ERROR_REASON_LAUNCH_FAILED: _ErrorReason.ValueType  # 32
     """FAILED_PRECONDITION, and event. The agent's process could not be started; the message says why."""
     ERROR_REASON_RESUME_FAILED: _ErrorReason.ValueType  # 33
@@ -173,10 +179,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     The session is in state unknown. RetryInfo is given.
     """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 39
-    """INTERNAL, and event. A bug in the server. Report it, with the message."""
+    """INTERNAL, and event. A bug in the server. Metadata: error_id, which names it in the server's
+    log.
+    """
     ERROR_REASON_NATIVE_SESSION_IN_USE: _ErrorReason.ValueType  # 40
-    """FAILED_PRECONDITION. Another session already continues this native_session_id. Metadata:
-    session_id, that other session.
+    """FAILED_PRECONDITION. Another session with a living process continues this native_session_id.
+    Metadata: session_id, that other session.
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
@@ -196,10 +204,12 @@ ERROR_REASON_SESSION_EXITED: ErrorReason.ValueType  # 3
 it first (Control.restart). Metadata: session_id.
 """
 ERROR_REASON_QUESTION_NOT_FOUND: ErrorReason.ValueType  # 4
-"""NOT_FOUND. This session never asked a question with this question_id. Metadata: question_id."""
+"""NOT_FOUND. This session never asked a question with this question_id, or it was settled long
+ago. Metadata: question_id.
+"""
 ERROR_REASON_QUESTION_ALREADY_ANSWERED: ErrorReason.ValueType  # 5
 """FAILED_PRECONDITION. Another answer came first; see the QuestionAnswered event. Metadata:
-question_id.
+question_id, answered_seq.
 """
 ERROR_REASON_QUESTION_WITHDRAWN: ErrorReason.ValueType  # 6
 """FAILED_PRECONDITION. The question is no longer open; see the QuestionWithdrawn event. Metadata:
@@ -209,7 +219,7 @@ ERROR_REASON_ATTACHMENT_NOT_FOUND: ErrorReason.ValueType  # 7
 """NOT_FOUND. The session has no attachment with this ref. Metadata: ref."""
 ERROR_REASON_DIGEST_MISMATCH: ErrorReason.ValueType  # 8
 """INVALID_ARGUMENT. The uploaded bytes do not have the digest that was given. The upload is void:
-begin again at offset 0.
+begin again at offset 0. Metadata: sha256, the digest of what arrived.
 """
 ERROR_REASON_WRONG_OFFSET: ErrorReason.ValueType  # 9
 """OUT_OF_RANGE. A chunk does not follow what is stored, or a read begins beyond the end.
@@ -249,7 +259,7 @@ install. Metadata: driver.
 """
 ERROR_REASON_DRIVER_UNSUPPORTED: ErrorReason.ValueType  # 18
 """UNIMPLEMENTED. The session's agent cannot do this. Check Session.capabilities first. Metadata:
-driver.
+capability, when it is one that is missing.
 """
 ERROR_REASON_WORKSPACE_NOT_ALLOWED: ErrorReason.ValueType  # 19
 """INVALID_ARGUMENT. The workspace lies outside the folders that the server allows."""
@@ -261,12 +271,12 @@ turn_id of the running turn, if any.
 """
 ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 22
 """RESOURCE_EXHAUSTED. As many messages and commands wait as Limits.max_queue_length allows.
-Metadata: limit.
+RetryInfo is given.
 """
 ERROR_REASON_TOO_MANY_SESSIONS: ErrorReason.ValueType  # 23
-"""RESOURCE_EXHAUSTED. Limits.max_sessions is reached. Delete sessions. Metadata: limit."""
+"""RESOURCE_EXHAUSTED. Limits.max_sessions is reached. Delete sessions."""
 ERROR_REASON_TOO_MANY_SUBSCRIBERS: ErrorReason.ValueType  # 24
-"""RESOURCE_EXHAUSTED. Limits.max_subscribers is reached. Metadata: limit. RetryInfo is given."""
+"""RESOURCE_EXHAUSTED. Limits.max_subscribers is reached. RetryInfo is given."""
 ERROR_REASON_STORAGE_FULL: ErrorReason.ValueType  # 25
 """RESOURCE_EXHAUSTED, and event. The server's disk is full. Agents are paused, nothing is lost,
 and it recovers by itself once there is room. RetryInfo is given.
@@ -278,7 +288,9 @@ after RetryInfo, and subscribe after the last seq.
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 27
 """UNAUTHENTICATED. No token, or a wrong one. Send the metadata `authorization: Bearer TOKEN`."""
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 28
-"""PERMISSION_DENIED. The caller is known and may not do this."""
+"""PERMISSION_DENIED. The caller is known and may not do this. Not sent by this server yet:
+whoever is let in may do everything.
+"""
 ERROR_REASON_STALE_REVISION: ErrorReason.ValueType  # 29
 """ABORTED. The message has changed since the revision that was given. Read its events, decide
 again. Metadata: revision, the present one.
@@ -288,7 +300,9 @@ ERROR_REASON_MESSAGE_NOT_FOUND: ErrorReason.ValueType  # 30
 dropped, or was handed over. Metadata: message_id.
 """
 ERROR_REASON_ATTACHMENT_TOO_LARGE: ErrorReason.ValueType  # 31
-"""RESOURCE_EXHAUSTED. The attachment would exceed Limits.max_attachment_bytes. Metadata: limit."""
+"""RESOURCE_EXHAUSTED. The attachment would exceed Limits.max_attachment_bytes. The upload is
+void. Metadata: max_attachment_bytes.
+"""
 ERROR_REASON_LAUNCH_FAILED: ErrorReason.ValueType  # 32
 """FAILED_PRECONDITION, and event. The agent's process could not be started; the message says why."""
 ERROR_REASON_RESUME_FAILED: ErrorReason.ValueType  # 33
@@ -312,9 +326,11 @@ ERROR_REASON_SESSION_UNREACHABLE: ErrorReason.ValueType  # 38
 The session is in state unknown. RetryInfo is given.
 """
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 39
-"""INTERNAL, and event. A bug in the server. Report it, with the message."""
+"""INTERNAL, and event. A bug in the server. Metadata: error_id, which names it in the server's
+log.
+"""
 ERROR_REASON_NATIVE_SESSION_IN_USE: ErrorReason.ValueType  # 40
-"""FAILED_PRECONDITION. Another session already continues this native_session_id. Metadata:
-session_id, that other session.
+"""FAILED_PRECONDITION. Another session with a living process continues this native_session_id.
+Metadata: session_id, that other session.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -1530,7 +1530,9 @@ class CommandQueued(_message.Message):
     command_id: _builtins.str
     """Made by the server, a UUID. SessionService.Unqueue takes it too."""
     text: _builtins.str
-    """The command as a person would type it, for example "/compact keep the plan"."""
+    """The command for people: "compact", perhaps with instructions, "clear", or the text of
+    run_command.
+    """
     def __init__(
         self,
         *,

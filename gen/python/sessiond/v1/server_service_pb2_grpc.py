@@ -50,7 +50,7 @@ class ServerServiceServicer(object):
 
     def GetServerInfo(self, request, context):
         """Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
-        when it is called, so a driver installed meanwhile appears without a restart of the server.
+        anew, at most every 30 s, so an agent installed meanwhile appears without a restart.
 
         Errors: UNAUTHENTICATED.
         """

@@ -39,7 +39,7 @@ class ServerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ServerServiceAsyncStub: ...
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_server_service_pb2.GetServerInfoRequest, _server_service_pb2.GetServerInfoResponse]
     """Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
-    when it is called, so a driver installed meanwhile appears without a restart of the server.
+    anew, at most every 30 s, so an agent installed meanwhile appears without a restart.
 
     Errors: UNAUTHENTICATED.
     """
@@ -53,7 +53,7 @@ class ServerServiceAsyncStub(ServerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_server_service_pb2.GetServerInfoRequest, _server_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
-    when it is called, so a driver installed meanwhile appears without a restart of the server.
+    anew, at most every 30 s, so an agent installed meanwhile appears without a restart.
 
     Errors: UNAUTHENTICATED.
     """
@@ -70,7 +70,7 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_server_service_pb2.GetServerInfoResponse, _abc.Awaitable[_server_service_pb2.GetServerInfoResponse]]:
         """Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
-        when it is called, so a driver installed meanwhile appears without a restart of the server.
+        anew, at most every 30 s, so an agent installed meanwhile appears without a restart.
 
         Errors: UNAUTHENTICATED.
         """

@@ -179,7 +179,7 @@ class Session(_message.Message):
     driver: _builtins.str
     """The driver's name, from GetServerInfo. For display: branch on capabilities, never on it."""
     workspace: _builtins.str
-    """The agent's working folder on the server's machine: an absolute path."""
+    """The agent's working folder on the server's machine: an absolute path without symbolic links."""
     title: _builtins.str
     """A line for people; default empty. Set by UpdateSession, Control.set_title or the agent itself."""
     state: Global___SessionState.ValueType

@@ -18,10 +18,10 @@ Retries. Every call that changes something takes a request_id: up to 128 bytes, 
 UUID, made once per user action and kept over retries. The same id with the same content gives
 the first response and does nothing again, also after a crash of the server, since it is stored
 in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-REQUEST_ID_REUSED. Ids are kept as long as the session (those of CreateSession as long as the
-session it made). So after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same
-call with the same request_id, waiting a little longer each time. An empty request_id means: not
-to be repeated. A call that failed is not stored; its request_id may be used again.
+REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
+DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
+little longer each time. An empty request_id means: not to be repeated. A call that failed is not
+stored; its request_id may be used again.
 
 Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 Control.restart start a process and may take some seconds.
@@ -171,7 +171,8 @@ class CreateSessionRequest(_message.Message):
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Added to the agent's environment, at every start of its process. Never written to a transcript
-        nor given out by any call.
+        nor given out by any call. At most 256 entries; names of letters, digits and _, up to 128
+        bytes; values up to Limits.max_text_bytes.
         """
 
     def __init__(
@@ -582,7 +583,7 @@ class ListEventsResponse(_message.Message):
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.Event]:
         """Rising seqs without gaps, ending just before before_seq. Fewer than asked for when the page
-        would exceed 2 MiB or the beginning is reached. For the page before this one, ask with the
+        would exceed 256 KiB or the beginning is reached. For the page before this one, ask with the
         first seq of this page; empty: there is none.
         """
 
@@ -627,7 +628,7 @@ class SendRequest(_message.Message):
     """When the agent is to read it; default DELIVERY_STEER."""
     @_builtins.property
     def attachment_refs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Attachments of this session, uploaded before (AttachmentService), at most 64."""
+        """Attachments of this session, uploaded before (AttachmentService), at most 32."""
 
     def __init__(
         self,
@@ -890,11 +891,13 @@ class AnswerRequest(_message.Message):
     question_id: _builtins.str
     """From QuestionAsked. Required."""
     note: _builtins.str
-    """Said along with the answer, for example why it was refused; default empty."""
+    """Said along with the answer, for example why it was refused; default empty. At most
+    Limits.max_text_bytes.
+    """
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One label of an option, or several where multi_select is set; or own words, as one value, where
-        allow_text is set. At least one. At most Limits.max_text_bytes together.
+        allow_text is set. At least one. At most Limits.max_text_bytes each.
         """
 
     def __init__(
@@ -1226,7 +1229,7 @@ Global___RunCommand: _TypeAlias = RunCommand  # noqa: Y015
 class Stop(_message.Message):
     """End the process, gently at first; after some seconds it is killed. Confirmed by ProcessExited and
     StateChanged, exited. The session and its transcript stay, and so do messages that were not read.
-    OK also when there is no process.
+    Fails with SESSION_EXITED when there is no process: a client takes that as done.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

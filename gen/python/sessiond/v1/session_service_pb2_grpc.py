@@ -113,10 +113,9 @@ class SessionServiceServicer(object):
         Idempotent by request_id. A session_id alone is not enough: a second call fails with
         SESSION_EXISTS.
 
-        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id and no
-        capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
-        NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
-        refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
+        SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
+        and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,7 +150,7 @@ class SessionServiceServicer(object):
     def DeleteSession(self, request, context):
         """Ends the process and deletes the session, its transcript and its attachments, for good. Every
         Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
-        gets SESSION_NOT_FOUND for a repeated call takes it as done.
+        gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -177,9 +176,9 @@ class SessionServiceServicer(object):
         the session was deleted: stop.
         UNAVAILABLE; any code with RetryInfo; and, when there is no ErrorInfo and the client did not
         cause it itself, INTERNAL, UNKNOWN, ABORTED, CANCELLED or DEADLINE_EXCEEDED
-        the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and doubling
-        up to 5 s, with some chance in it), then call again with that seq and transcript_id. Begin
-        at 0.1 s again once a response has come.
+        the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and
+        doubling up to 5 s, with some chance in it), then call again with that seq and
+        transcript_id. Begin at 0.1 s again once a response has come.
         FAILED_PRECONDITION, TRANSCRIPT_CHANGED; OUT_OF_RANGE, SEQ_IN_FUTURE
         what is stored belongs to another transcript: drop it and read from 0.
         OUT_OF_RANGE, SEQ_PRUNED
@@ -205,7 +204,8 @@ class SessionServiceServicer(object):
         """A page of history, for a client that begins with the newest: it reads a page backwards, shows
         it, and subscribes after the page's head_seq. Has no effect.
 
-        Errors: INVALID_FIELD (negative before_seq or page_size).
+        Errors: INVALID_FIELD (negative before_seq or page_size), SEQ_IN_FUTURE (before_seq beyond the
+        head's successor).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -247,7 +247,8 @@ class SessionServiceServicer(object):
     def Unqueue(self, request, context):
         """Takes back a message or a command that waits. What became of it is data, not an error: all
         three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
-        DROPPED. Repeating it is harmless.
+        DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
+        `unqueue_after_handover`), the response waits for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -259,7 +260,7 @@ class SessionServiceServicer(object):
 
         Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
         QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-        multi_select, none), SESSION_EXITED, SESSION_UNREACHABLE.
+        multi_select, the same twice, an empty one, none), SESSION_EXITED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -270,8 +271,8 @@ class SessionServiceServicer(object):
         with the event that confirms it. OK means accepted and stored; the outcome is an event.
 
         Errors: UNKNOWN_ACTION (none, or one that this server does not know), DRIVER_UNSUPPORTED (the
-        agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title, stop and
-        restart), SESSION_UNREACHABLE; more at each action.
+        agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title and restart),
+        QUEUE_FULL (commands); more at each action.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -18,10 +18,10 @@ Retries. Every call that changes something takes a request_id: up to 128 bytes, 
 UUID, made once per user action and kept over retries. The same id with the same content gives
 the first response and does nothing again, also after a crash of the server, since it is stored
 in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-REQUEST_ID_REUSED. Ids are kept as long as the session (those of CreateSession as long as the
-session it made). So after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same
-call with the same request_id, waiting a little longer each time. An empty request_id means: not
-to be repeated. A call that failed is not stored; its request_id may be used again.
+REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
+DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
+little longer each time. An empty request_id means: not to be repeated. A call that failed is not
+stored; its request_id may be used again.
 
 Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 Control.restart start a process and may take some seconds.
@@ -71,10 +71,9 @@ class SessionServiceStub:
     Idempotent by request_id. A session_id alone is not enough: a second call fails with
     SESSION_EXISTS.
 
-    Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id and no
-    capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
-    NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
-    refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+    Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
+    SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
+    and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
     """
     GetSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.GetSessionRequest, _session_service_pb2.GetSessionResponse]
     """The session as it is now. Has no effect."""
@@ -92,7 +91,7 @@ class SessionServiceStub:
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _session_service_pb2.DeleteSessionResponse]
     """Ends the process and deletes the session, its transcript and its attachments, for good. Every
     Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
-    gets SESSION_NOT_FOUND for a repeated call takes it as done.
+    gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
     """
     Subscribe: _grpc.UnaryStreamMultiCallable[_session_service_pb2.SubscribeRequest, _session_service_pb2.SubscribeResponse]
     """History and live in one stream: every event with a seq greater than after_seq, in order, and
@@ -114,9 +113,9 @@ class SessionServiceStub:
           the session was deleted: stop.
       UNAVAILABLE; any code with RetryInfo; and, when there is no ErrorInfo and the client did not
       cause it itself, INTERNAL, UNKNOWN, ABORTED, CANCELLED or DEADLINE_EXCEEDED
-          the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and doubling
-          up to 5 s, with some chance in it), then call again with that seq and transcript_id. Begin
-          at 0.1 s again once a response has come.
+          the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and
+          doubling up to 5 s, with some chance in it), then call again with that seq and
+          transcript_id. Begin at 0.1 s again once a response has come.
       FAILED_PRECONDITION, TRANSCRIPT_CHANGED; OUT_OF_RANGE, SEQ_IN_FUTURE
           what is stored belongs to another transcript: drop it and read from 0.
       OUT_OF_RANGE, SEQ_PRUNED
@@ -138,7 +137,8 @@ class SessionServiceStub:
     """A page of history, for a client that begins with the newest: it reads a page backwards, shows
     it, and subscribes after the page's head_seq. Has no effect.
 
-    Errors: INVALID_FIELD (negative before_seq or page_size).
+    Errors: INVALID_FIELD (negative before_seq or page_size), SEQ_IN_FUTURE (before_seq beyond the
+    head's successor).
     """
     Send: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.SendRequest, _session_service_pb2.SendResponse]
     """Gives the agent a message. OK means accepted and stored, never read: MessageQueued is written
@@ -164,7 +164,8 @@ class SessionServiceStub:
     Unqueue: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.UnqueueRequest, _session_service_pb2.UnqueueResponse]
     """Takes back a message or a command that waits. What became of it is data, not an error: all
     three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
-    DROPPED. Repeating it is harmless.
+    DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
+    `unqueue_after_handover`), the response waits for it.
     """
     Answer: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.AnswerRequest, _session_service_pb2.AnswerResponse]
     """Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
@@ -172,15 +173,15 @@ class SessionServiceStub:
 
     Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
     QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-    multi_select, none), SESSION_EXITED, SESSION_UNREACHABLE.
+    multi_select, the same twice, an empty one, none), SESSION_EXITED.
     """
     Control: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ControlRequest, _session_service_pb2.ControlResponse]
     """Tells the session something about itself: one action per call, each a message of its own below,
     with the event that confirms it. OK means accepted and stored; the outcome is an event.
 
     Errors: UNKNOWN_ACTION (none, or one that this server does not know), DRIVER_UNSUPPORTED (the
-    agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title, stop and
-    restart), SESSION_UNREACHABLE; more at each action.
+    agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title and restart),
+    QUEUE_FULL (commands); more at each action.
     """
 
 @_typing.type_check_only
@@ -195,10 +196,9 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Idempotent by request_id. A session_id alone is not enough: a second call fails with
     SESSION_EXISTS.
 
-    Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id and no
-    capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
-    NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
-    refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+    Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
+    SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
+    and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.GetSessionRequest, _session_service_pb2.GetSessionResponse]  # type: ignore[assignment]
     """The session as it is now. Has no effect."""
@@ -216,7 +216,7 @@ class SessionServiceAsyncStub(SessionServiceStub):
     DeleteSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _session_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Ends the process and deletes the session, its transcript and its attachments, for good. Every
     Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
-    gets SESSION_NOT_FOUND for a repeated call takes it as done.
+    gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
     """
     Subscribe: _aio.UnaryStreamMultiCallable[_session_service_pb2.SubscribeRequest, _session_service_pb2.SubscribeResponse]  # type: ignore[assignment]
     """History and live in one stream: every event with a seq greater than after_seq, in order, and
@@ -238,9 +238,9 @@ class SessionServiceAsyncStub(SessionServiceStub):
           the session was deleted: stop.
       UNAVAILABLE; any code with RetryInfo; and, when there is no ErrorInfo and the client did not
       cause it itself, INTERNAL, UNKNOWN, ABORTED, CANCELLED or DEADLINE_EXCEEDED
-          the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and doubling
-          up to 5 s, with some chance in it), then call again with that seq and transcript_id. Begin
-          at 0.1 s again once a response has come.
+          the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and
+          doubling up to 5 s, with some chance in it), then call again with that seq and
+          transcript_id. Begin at 0.1 s again once a response has come.
       FAILED_PRECONDITION, TRANSCRIPT_CHANGED; OUT_OF_RANGE, SEQ_IN_FUTURE
           what is stored belongs to another transcript: drop it and read from 0.
       OUT_OF_RANGE, SEQ_PRUNED
@@ -262,7 +262,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     """A page of history, for a client that begins with the newest: it reads a page backwards, shows
     it, and subscribes after the page's head_seq. Has no effect.
 
-    Errors: INVALID_FIELD (negative before_seq or page_size).
+    Errors: INVALID_FIELD (negative before_seq or page_size), SEQ_IN_FUTURE (before_seq beyond the
+    head's successor).
     """
     Send: _aio.UnaryUnaryMultiCallable[_session_service_pb2.SendRequest, _session_service_pb2.SendResponse]  # type: ignore[assignment]
     """Gives the agent a message. OK means accepted and stored, never read: MessageQueued is written
@@ -288,7 +289,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Unqueue: _aio.UnaryUnaryMultiCallable[_session_service_pb2.UnqueueRequest, _session_service_pb2.UnqueueResponse]  # type: ignore[assignment]
     """Takes back a message or a command that waits. What became of it is data, not an error: all
     three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
-    DROPPED. Repeating it is harmless.
+    DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
+    `unqueue_after_handover`), the response waits for it.
     """
     Answer: _aio.UnaryUnaryMultiCallable[_session_service_pb2.AnswerRequest, _session_service_pb2.AnswerResponse]  # type: ignore[assignment]
     """Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
@@ -296,15 +298,15 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
     Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
     QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-    multi_select, none), SESSION_EXITED, SESSION_UNREACHABLE.
+    multi_select, the same twice, an empty one, none), SESSION_EXITED.
     """
     Control: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ControlRequest, _session_service_pb2.ControlResponse]  # type: ignore[assignment]
     """Tells the session something about itself: one action per call, each a message of its own below,
     with the event that confirms it. OK means accepted and stored; the outcome is an event.
 
     Errors: UNKNOWN_ACTION (none, or one that this server does not know), DRIVER_UNSUPPORTED (the
-    agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title, stop and
-    restart), SESSION_UNREACHABLE; more at each action.
+    agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title and restart),
+    QUEUE_FULL (commands); more at each action.
     """
 
 class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -322,10 +324,9 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         Idempotent by request_id. A session_id alone is not enough: a second call fails with
         SESSION_EXISTS.
 
-        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id and no
-        capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
-        NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
-        refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
+        SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
+        and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
         """
 
     @_abc_1.abstractmethod
@@ -367,7 +368,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_session_service_pb2.DeleteSessionResponse, _abc.Awaitable[_session_service_pb2.DeleteSessionResponse]]:
         """Ends the process and deletes the session, its transcript and its attachments, for good. Every
         Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
-        gets SESSION_NOT_FOUND for a repeated call takes it as done.
+        gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
         """
 
     @_abc_1.abstractmethod
@@ -395,9 +396,9 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
               the session was deleted: stop.
           UNAVAILABLE; any code with RetryInfo; and, when there is no ErrorInfo and the client did not
           cause it itself, INTERNAL, UNKNOWN, ABORTED, CANCELLED or DEADLINE_EXCEEDED
-              the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and doubling
-              up to 5 s, with some chance in it), then call again with that seq and transcript_id. Begin
-              at 0.1 s again once a response has come.
+              the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and
+              doubling up to 5 s, with some chance in it), then call again with that seq and
+              transcript_id. Begin at 0.1 s again once a response has come.
           FAILED_PRECONDITION, TRANSCRIPT_CHANGED; OUT_OF_RANGE, SEQ_IN_FUTURE
               what is stored belongs to another transcript: drop it and read from 0.
           OUT_OF_RANGE, SEQ_PRUNED
@@ -425,7 +426,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         """A page of history, for a client that begins with the newest: it reads a page backwards, shows
         it, and subscribes after the page's head_seq. Has no effect.
 
-        Errors: INVALID_FIELD (negative before_seq or page_size).
+        Errors: INVALID_FIELD (negative before_seq or page_size), SEQ_IN_FUTURE (before_seq beyond the
+        head's successor).
         """
 
     @_abc_1.abstractmethod
@@ -475,7 +477,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_session_service_pb2.UnqueueResponse, _abc.Awaitable[_session_service_pb2.UnqueueResponse]]:
         """Takes back a message or a command that waits. What became of it is data, not an error: all
         three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
-        DROPPED. Repeating it is harmless.
+        DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
+        `unqueue_after_handover`), the response waits for it.
         """
 
     @_abc_1.abstractmethod
@@ -489,7 +492,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
         QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-        multi_select, none), SESSION_EXITED, SESSION_UNREACHABLE.
+        multi_select, the same twice, an empty one, none), SESSION_EXITED.
         """
 
     @_abc_1.abstractmethod
@@ -502,8 +505,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         with the event that confirms it. OK means accepted and stored; the outcome is an event.
 
         Errors: UNKNOWN_ACTION (none, or one that this server does not know), DRIVER_UNSUPPORTED (the
-        agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title, stop and
-        restart), SESSION_UNREACHABLE; more at each action.
+        agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title and restart),
+        QUEUE_FULL (commands); more at each action.
         """
 
 def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -21,7 +21,7 @@ module Sessiond
         self.service_name = 'sessiond.v1.ServerService'
 
         # Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
-        # when it is called, so a driver installed meanwhile appears without a restart of the server.
+        # anew, at most every 30 s, so an agent installed meanwhile appears without a restart.
         #
         # Errors: UNAUTHENTICATED.
         rpc :GetServerInfo, ::Sessiond::V1::GetServerInfoRequest, ::Sessiond::V1::GetServerInfoResponse

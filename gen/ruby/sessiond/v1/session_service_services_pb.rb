@@ -18,10 +18,10 @@
 # UUID, made once per user action and kept over retries. The same id with the same content gives
 # the first response and does nothing again, also after a crash of the server, since it is stored
 # in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-# REQUEST_ID_REUSED. Ids are kept as long as the session (those of CreateSession as long as the
-# session it made). So after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same
-# call with the same request_id, waiting a little longer each time. An empty request_id means: not
-# to be repeated. A call that failed is not stored; its request_id may be used again.
+# REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
+# DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
+# little longer each time. An empty request_id means: not to be repeated. A call that failed is not
+# stored; its request_id may be used again.
 #
 # Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 # Control.restart start a process and may take some seconds.
@@ -54,10 +54,9 @@ module Sessiond
         # Idempotent by request_id. A session_id alone is not enough: a second call fails with
         # SESSION_EXISTS.
         #
-        # Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id and no
-        # capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
-        # NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
-        # refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+        # Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
+        # SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
+        # and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
         rpc :CreateSession, ::Sessiond::V1::CreateSessionRequest, ::Sessiond::V1::CreateSessionResponse
         # The session as it is now. Has no effect.
         rpc :GetSession, ::Sessiond::V1::GetSessionRequest, ::Sessiond::V1::GetSessionResponse
@@ -72,7 +71,7 @@ module Sessiond
         rpc :UpdateSession, ::Sessiond::V1::UpdateSessionRequest, ::Sessiond::V1::UpdateSessionResponse
         # Ends the process and deletes the session, its transcript and its attachments, for good. Every
         # Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
-        # gets SESSION_NOT_FOUND for a repeated call takes it as done.
+        # gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
         rpc :DeleteSession, ::Sessiond::V1::DeleteSessionRequest, ::Sessiond::V1::DeleteSessionResponse
         # History and live in one stream: every event with a seq greater than after_seq, in order, and
         # then each new one as it is written. Has no effect.
@@ -93,9 +92,9 @@ module Sessiond
         #       the session was deleted: stop.
         #   UNAVAILABLE; any code with RetryInfo; and, when there is no ErrorInfo and the client did not
         #   cause it itself, INTERNAL, UNKNOWN, ABORTED, CANCELLED or DEADLINE_EXCEEDED
-        #       the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and doubling
-        #       up to 5 s, with some chance in it), then call again with that seq and transcript_id. Begin
-        #       at 0.1 s again once a response has come.
+        #       the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and
+        #       doubling up to 5 s, with some chance in it), then call again with that seq and
+        #       transcript_id. Begin at 0.1 s again once a response has come.
         #   FAILED_PRECONDITION, TRANSCRIPT_CHANGED; OUT_OF_RANGE, SEQ_IN_FUTURE
         #       what is stored belongs to another transcript: drop it and read from 0.
         #   OUT_OF_RANGE, SEQ_PRUNED
@@ -116,7 +115,8 @@ module Sessiond
         # A page of history, for a client that begins with the newest: it reads a page backwards, shows
         # it, and subscribes after the page's head_seq. Has no effect.
         #
-        # Errors: INVALID_FIELD (negative before_seq or page_size).
+        # Errors: INVALID_FIELD (negative before_seq or page_size), SEQ_IN_FUTURE (before_seq beyond the
+        # head's successor).
         rpc :ListEvents, ::Sessiond::V1::ListEventsRequest, ::Sessiond::V1::ListEventsResponse
         # Gives the agent a message. OK means accepted and stored, never read: MessageQueued is written
         # before the response, and UserMessage when the agent reads it (or MessageDropped, if never). A
@@ -138,21 +138,22 @@ module Sessiond
         rpc :MoveMessage, ::Sessiond::V1::MoveMessageRequest, ::Sessiond::V1::MoveMessageResponse
         # Takes back a message or a command that waits. What became of it is data, not an error: all
         # three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
-        # DROPPED. Repeating it is harmless.
+        # DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
+        # `unqueue_after_handover`), the response waits for it.
         rpc :Unqueue, ::Sessiond::V1::UnqueueRequest, ::Sessiond::V1::UnqueueResponse
         # Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
         # again is OK and gives the same seq.
         #
         # Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
         # QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-        # multi_select, none), SESSION_EXITED, SESSION_UNREACHABLE.
+        # multi_select, the same twice, an empty one, none), SESSION_EXITED.
         rpc :Answer, ::Sessiond::V1::AnswerRequest, ::Sessiond::V1::AnswerResponse
         # Tells the session something about itself: one action per call, each a message of its own below,
         # with the event that confirms it. OK means accepted and stored; the outcome is an event.
         #
         # Errors: UNKNOWN_ACTION (none, or one that this server does not know), DRIVER_UNSUPPORTED (the
-        # agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title, stop and
-        # restart), SESSION_UNREACHABLE; more at each action.
+        # agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title and restart),
+        # QUEUE_FULL (commands); more at each action.
         rpc :Control, ::Sessiond::V1::ControlRequest, ::Sessiond::V1::ControlResponse
       end
 

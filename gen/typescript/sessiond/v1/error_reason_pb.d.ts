@@ -72,7 +72,8 @@ export enum ErrorReason {
   SESSION_EXITED = 3,
 
   /**
-   * NOT_FOUND. This session never asked a question with this question_id. Metadata: question_id.
+   * NOT_FOUND. This session never asked a question with this question_id, or it was settled long
+   * ago. Metadata: question_id.
    *
    * @generated from enum value: ERROR_REASON_QUESTION_NOT_FOUND = 4;
    */
@@ -80,7 +81,7 @@ export enum ErrorReason {
 
   /**
    * FAILED_PRECONDITION. Another answer came first; see the QuestionAnswered event. Metadata:
-   * question_id.
+   * question_id, answered_seq.
    *
    * @generated from enum value: ERROR_REASON_QUESTION_ALREADY_ANSWERED = 5;
    */
@@ -103,7 +104,7 @@ export enum ErrorReason {
 
   /**
    * INVALID_ARGUMENT. The uploaded bytes do not have the digest that was given. The upload is void:
-   * begin again at offset 0.
+   * begin again at offset 0. Metadata: sha256, the digest of what arrived.
    *
    * @generated from enum value: ERROR_REASON_DIGEST_MISMATCH = 8;
    */
@@ -183,7 +184,7 @@ export enum ErrorReason {
 
   /**
    * UNIMPLEMENTED. The session's agent cannot do this. Check Session.capabilities first. Metadata:
-   * driver.
+   * capability, when it is one that is missing.
    *
    * @generated from enum value: ERROR_REASON_DRIVER_UNSUPPORTED = 18;
    */
@@ -213,21 +214,21 @@ export enum ErrorReason {
 
   /**
    * RESOURCE_EXHAUSTED. As many messages and commands wait as Limits.max_queue_length allows.
-   * Metadata: limit.
+   * RetryInfo is given.
    *
    * @generated from enum value: ERROR_REASON_QUEUE_FULL = 22;
    */
   QUEUE_FULL = 22,
 
   /**
-   * RESOURCE_EXHAUSTED. Limits.max_sessions is reached. Delete sessions. Metadata: limit.
+   * RESOURCE_EXHAUSTED. Limits.max_sessions is reached. Delete sessions.
    *
    * @generated from enum value: ERROR_REASON_TOO_MANY_SESSIONS = 23;
    */
   TOO_MANY_SESSIONS = 23,
 
   /**
-   * RESOURCE_EXHAUSTED. Limits.max_subscribers is reached. Metadata: limit. RetryInfo is given.
+   * RESOURCE_EXHAUSTED. Limits.max_subscribers is reached. RetryInfo is given.
    *
    * @generated from enum value: ERROR_REASON_TOO_MANY_SUBSCRIBERS = 24;
    */
@@ -257,7 +258,8 @@ export enum ErrorReason {
   UNAUTHENTICATED = 27,
 
   /**
-   * PERMISSION_DENIED. The caller is known and may not do this.
+   * PERMISSION_DENIED. The caller is known and may not do this. Not sent by this server yet:
+   * whoever is let in may do everything.
    *
    * @generated from enum value: ERROR_REASON_PERMISSION_DENIED = 28;
    */
@@ -280,7 +282,8 @@ export enum ErrorReason {
   MESSAGE_NOT_FOUND = 30,
 
   /**
-   * RESOURCE_EXHAUSTED. The attachment would exceed Limits.max_attachment_bytes. Metadata: limit.
+   * RESOURCE_EXHAUSTED. The attachment would exceed Limits.max_attachment_bytes. The upload is
+   * void. Metadata: max_attachment_bytes.
    *
    * @generated from enum value: ERROR_REASON_ATTACHMENT_TOO_LARGE = 31;
    */
@@ -340,15 +343,16 @@ export enum ErrorReason {
   SESSION_UNREACHABLE = 38,
 
   /**
-   * INTERNAL, and event. A bug in the server. Report it, with the message.
+   * INTERNAL, and event. A bug in the server. Metadata: error_id, which names it in the server's
+   * log.
    *
    * @generated from enum value: ERROR_REASON_INTERNAL = 39;
    */
   INTERNAL = 39,
 
   /**
-   * FAILED_PRECONDITION. Another session already continues this native_session_id. Metadata:
-   * session_id, that other session.
+   * FAILED_PRECONDITION. Another session with a living process continues this native_session_id.
+   * Metadata: session_id, that other session.
    *
    * @generated from enum value: ERROR_REASON_NATIVE_SESSION_IN_USE = 40;
    */

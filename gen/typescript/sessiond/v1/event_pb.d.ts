@@ -1386,7 +1386,8 @@ export declare type CommandQueued = Message<"sessiond.v1.CommandQueued"> & {
   commandId: string;
 
   /**
-   * The command as a person would type it, for example "/compact keep the plan".
+   * The command for people: "compact", perhaps with instructions, "clear", or the text of
+   * run_command.
    *
    * @generated from field: string text = 2;
    */

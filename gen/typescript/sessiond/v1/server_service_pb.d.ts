@@ -218,7 +218,7 @@ export declare const LimitsSchema: GenMessage<Limits>;
 export declare const ServerService: GenService<{
   /**
    * Versions, drivers and limits. Has no effect and may be repeated freely. Programs are looked up
-   * when it is called, so a driver installed meanwhile appears without a restart of the server.
+   * anew, at most every 30 s, so an agent installed meanwhile appears without a restart.
    *
    * Errors: UNAUTHENTICATED.
    *

@@ -52,7 +52,7 @@ export declare type Session = Message<"sessiond.v1.Session"> & {
   driver: string;
 
   /**
-   * The agent's working folder on the server's machine: an absolute path.
+   * The agent's working folder on the server's machine: an absolute path without symbolic links.
    *
    * @generated from field: string workspace = 4;
    */

@@ -15,10 +15,10 @@
 // UUID, made once per user action and kept over retries. The same id with the same content gives
 // the first response and does nothing again, also after a crash of the server, since it is stored
 // in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-// REQUEST_ID_REUSED. Ids are kept as long as the session (those of CreateSession as long as the
-// session it made). So after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same
-// call with the same request_id, waiting a little longer each time. An empty request_id means: not
-// to be repeated. A call that failed is not stored; its request_id may be used again.
+// REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
+// DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
+// little longer each time. An empty request_id means: not to be repeated. A call that failed is not
+// stored; its request_id may be used again.
 //
 // Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 // Control.restart start a process and may take some seconds.
@@ -126,7 +126,8 @@ export declare type CreateSessionRequest = Message<"sessiond.v1.CreateSessionReq
 
   /**
    * Added to the agent's environment, at every start of its process. Never written to a transcript
-   * nor given out by any call.
+   * nor given out by any call. At most 256 entries; names of letters, digits and _, up to 128
+   * bytes; values up to Limits.max_text_bytes.
    *
    * @generated from field: map<string, string> environment = 11;
    */
@@ -486,7 +487,7 @@ export declare const ListEventsRequestSchema: GenMessage<ListEventsRequest>;
 export declare type ListEventsResponse = Message<"sessiond.v1.ListEventsResponse"> & {
   /**
    * Rising seqs without gaps, ending just before before_seq. Fewer than asked for when the page
-   * would exceed 2 MiB or the beginning is reached. For the page before this one, ask with the
+   * would exceed 256 KiB or the beginning is reached. For the page before this one, ask with the
    * first seq of this page; empty: there is none.
    *
    * @generated from field: repeated sessiond.v1.Event events = 1;
@@ -551,7 +552,7 @@ export declare type SendRequest = Message<"sessiond.v1.SendRequest"> & {
   text: string;
 
   /**
-   * Attachments of this session, uploaded before (AttachmentService), at most 64.
+   * Attachments of this session, uploaded before (AttachmentService), at most 32.
    *
    * @generated from field: repeated string attachment_refs = 4;
    */
@@ -855,14 +856,15 @@ export declare type AnswerRequest = Message<"sessiond.v1.AnswerRequest"> & {
 
   /**
    * One label of an option, or several where multi_select is set; or own words, as one value, where
-   * allow_text is set. At least one. At most Limits.max_text_bytes together.
+   * allow_text is set. At least one. At most Limits.max_text_bytes each.
    *
    * @generated from field: repeated string answers = 4;
    */
   answers: string[];
 
   /**
-   * Said along with the answer, for example why it was refused; default empty.
+   * Said along with the answer, for example why it was refused; default empty. At most
+   * Limits.max_text_bytes.
    *
    * @generated from field: string note = 5;
    */
@@ -1184,7 +1186,7 @@ export declare const RunCommandSchema: GenMessage<RunCommand>;
 /**
  * End the process, gently at first; after some seconds it is killed. Confirmed by ProcessExited and
  * StateChanged, exited. The session and its transcript stay, and so do messages that were not read.
- * OK also when there is no process.
+ * Fails with SESSION_EXITED when there is no process: a client takes that as done.
  *
  * @generated from message sessiond.v1.Stop
  */
@@ -1304,10 +1306,9 @@ export declare const SessionService: GenService<{
    * Idempotent by request_id. A session_id alone is not enough: a second call fails with
    * SESSION_EXISTS.
    *
-   * Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id and no
-   * capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
-   * NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
-   * refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+   * Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
+   * SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
+   * and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
    *
    * @generated from rpc sessiond.v1.SessionService.CreateSession
    */
@@ -1354,7 +1355,7 @@ export declare const SessionService: GenService<{
   /**
    * Ends the process and deletes the session, its transcript and its attachments, for good. Every
    * Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
-   * gets SESSION_NOT_FOUND for a repeated call takes it as done.
+   * gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
    *
    * @generated from rpc sessiond.v1.SessionService.DeleteSession
    */
@@ -1383,9 +1384,9 @@ export declare const SessionService: GenService<{
    *       the session was deleted: stop.
    *   UNAVAILABLE; any code with RetryInfo; and, when there is no ErrorInfo and the client did not
    *   cause it itself, INTERNAL, UNKNOWN, ABORTED, CANCELLED or DEADLINE_EXCEEDED
-   *       the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and doubling
-   *       up to 5 s, with some chance in it), then call again with that seq and transcript_id. Begin
-   *       at 0.1 s again once a response has come.
+   *       the connection was cut, by whatever name: wait (as RetryInfo says, else 0.1 s and
+   *       doubling up to 5 s, with some chance in it), then call again with that seq and
+   *       transcript_id. Begin at 0.1 s again once a response has come.
    *   FAILED_PRECONDITION, TRANSCRIPT_CHANGED; OUT_OF_RANGE, SEQ_IN_FUTURE
    *       what is stored belongs to another transcript: drop it and read from 0.
    *   OUT_OF_RANGE, SEQ_PRUNED
@@ -1414,7 +1415,8 @@ export declare const SessionService: GenService<{
    * A page of history, for a client that begins with the newest: it reads a page backwards, shows
    * it, and subscribes after the page's head_seq. Has no effect.
    *
-   * Errors: INVALID_FIELD (negative before_seq or page_size).
+   * Errors: INVALID_FIELD (negative before_seq or page_size), SEQ_IN_FUTURE (before_seq beyond the
+   * head's successor).
    *
    * @generated from rpc sessiond.v1.SessionService.ListEvents
    */
@@ -1468,7 +1470,8 @@ export declare const SessionService: GenService<{
   /**
    * Takes back a message or a command that waits. What became of it is data, not an error: all
    * three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
-   * DROPPED. Repeating it is harmless.
+   * DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
+   * `unqueue_after_handover`), the response waits for it.
    *
    * @generated from rpc sessiond.v1.SessionService.Unqueue
    */
@@ -1483,7 +1486,7 @@ export declare const SessionService: GenService<{
    *
    * Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
    * QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-   * multi_select, none), SESSION_EXITED, SESSION_UNREACHABLE.
+   * multi_select, the same twice, an empty one, none), SESSION_EXITED.
    *
    * @generated from rpc sessiond.v1.SessionService.Answer
    */
@@ -1497,8 +1500,8 @@ export declare const SessionService: GenService<{
    * with the event that confirms it. OK means accepted and stored; the outcome is an event.
    *
    * Errors: UNKNOWN_ACTION (none, or one that this server does not know), DRIVER_UNSUPPORTED (the
-   * agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title, stop and
-   * restart), SESSION_UNREACHABLE; more at each action.
+   * agent cannot do it: see Session.capabilities), SESSION_EXITED (all but set_title and restart),
+   * QUEUE_FULL (commands); more at each action.
    *
    * @generated from rpc sessiond.v1.SessionService.Control
    */
