@@ -53,8 +53,8 @@ class Subscription:
 
     Attributes, as of what was delivered: `session_id`; `transcript_id`, empty before the first response;
     `last_seq`, where a later subscription would go on; `head_seq`, the newest event there was when the
-    last response was sent; `first_seq`, the oldest there is; `reconnects`, how many connections were
-    lost so far.
+    last response was sent; `first_seq`, the oldest there is; `heartbeats`
+    and `reconnects`, how many responses without events and how many lost connections there were.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Subscription:
         self.last_seq = after_seq
         self.head_seq = 0
         self.first_seq = 0
+        self.heartbeats = 0
         self.reconnects = 0
         self._transport = transport
         self._heartbeat = heartbeat
@@ -181,6 +182,9 @@ class Subscription:
                 reason="TRANSCRIPT_CHANGED",
             )
         expected = self.last_seq
+        if expected == 0 and response.events and response.first_seq > 1:
+            # "From the beginning" of a transcript whose beginning is gone.
+            expected = response.first_seq - 1
         for event in response.events:
             expected += 1
             if event.seq != expected:
@@ -196,6 +200,7 @@ class Subscription:
         self.first_seq = response.first_seq
         self._heard = True
         self._silent_failures = 0
+        self.heartbeats += not response.events
         # A daemon that greets and fails, again and again, is not one that does well.
         if response.events or not fresh:
             self._backoff.reset()

@@ -32,7 +32,7 @@ class Backoff:
     The spread keeps many clients of a restarted daemon from returning at the same instant.
     """
 
-    def __init__(self, first: float = 0.05, cap: float = 5.0, rng: random.Random | None = None) -> None:
+    def __init__(self, first: float = 0.1, cap: float = 5.0, rng: random.Random | None = None) -> None:
         self._first = first
         self._cap = cap
         self._random = rng or random.Random()
@@ -168,14 +168,16 @@ def _make_channel(endpoint: Endpoint, extra: Sequence[ChannelOption]) -> aio.Cha
     # A local daemon costs nothing to try; a distant one is not to be hammered.
     slowest = 1_000 if endpoint.is_local else 5_000
     options: list[ChannelOption] = [
-        # A peer that vanished without a word is noticed within 40 s, on idle streams too. The daemon
+        # A peer that vanished without a word is noticed within 30 s, on idle streams too. The daemon
         # allows a ping every 10 s; servers that keep grpc's default of 5 min would answer GOAWAY.
-        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", slowest),
         ("grpc.max_reconnect_backoff_ms", slowest),
+        # The contract keeps messages under grpc's default of 4 MiB; room for one that grew.
+        ("grpc.max_receive_message_length", 8 << 20),
         # Retries are ours: they keep to `patience` and reach past a restart of the daemon.
         ("grpc.enable_retries", 0),
         # Each client has its own connection, so that closing one never touches another.

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sessiond.v1 import session_service_pb2
 from sessiond_client import (
     BrokenPromiseError,
     NotFoundError,
@@ -354,3 +355,46 @@ async def test_cancelling_the_reader_is_a_cancellation(daemon: Scripted, client:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_transcript_whose_beginning_is_gone_starts_at_its_first_event(
+    daemon: Scripted, client: SessiondClient
+) -> None:
+    response = batch(5, 6, 6)
+    response.first_seq = 5
+    daemon.stream = serve(send(response, batch(7, 7, 7)))
+    assert await seqs(client) == [5, 6, 7]
+    with pytest.raises(BrokenPromiseError):
+        await seqs(client, 1)
+
+
+async def test_a_watchdog_of_the_callers_own(daemon: Scripted, client: SessiondClient) -> None:
+    async def silent(_: Request, context: Context) -> None:
+        await context.write(batch(1, 1, 1))
+        await for_ever()
+
+    daemon.stream = serve(silent, send(batch(2, 1, 1), batch(2, 2, 2)))
+    subscription = client.subscribe("s", watchdog=0.2)
+    assert [event.seq async for event in subscription] == [1, 2]
+    assert (subscription.reconnects, subscription.heartbeats) == (1, 1)
+
+
+async def test_an_error_with_a_delay_heals_only_after_a_first_response(
+    daemon: Scripted, client: SessiondClient
+) -> None:
+    async def full(_: Request, context: Context) -> None:
+        await fail(context, _C.RESOURCE_EXHAUSTED, "TOO_MANY_SUBSCRIBERS", retry_ms=10)
+
+    daemon.stream = serve(send_and_fail(_C.UNAVAILABLE, batch(1, 1, 1)), full, send(batch(2, 2, 2)))
+    assert await seqs(client) == [1, 2]
+    daemon.stream = serve(full)
+    with pytest.raises(SessiondError, match="TOO_MANY_SUBSCRIBERS"):
+        await seqs(client)
+
+
+async def test_a_call_by_name_adds_nothing(daemon: Scripted, client: SessiondClient) -> None:
+    request = session_service_pb2.SendRequest(session_id="s", text="x")
+    assert await client.call("Send", request) == session_service_pb2.SendResponse()
+    assert daemon.of_type(session_service_pb2.SendRequest) == [request]
+    with pytest.raises(ValueError, match="no call Sned"):
+        await client.call("Sned", request)
