@@ -6,6 +6,7 @@ A chunk is at most a few MiB, so files are written on the event loop: no thread,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import hashlib
@@ -221,18 +222,14 @@ class Attachments:
         _sync(target.parent)
 
     def content(self, attachment: session_pb2.Attachment) -> Content:
-        """Return an attachment with its bytes, as drivers want it. Raises ATTACHMENT_NOT_FOUND."""
+        """Return an attachment with its bytes, as drivers want it; OSError when its file is gone."""
         path = self._path(attachment.ref)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            raise not_found(attachment.ref) from None
         return Content(
             ref=attachment.ref,
             media_type=attachment.media_type,
             filename=attachment.filename,
             path=str(path),
-            data=data,
+            data=path.read_bytes(),
         )
 
     def read(self, attachment: session_pb2.Attachment, offset: int) -> Iterator[bytes]:
@@ -262,23 +259,28 @@ class Attachments:
     # --- garbage ---
 
     def remove_old_uploads(self) -> int:
-        """Remove uploads that nobody went on with for a day; return how many. For the start."""
+        """Remove uploads that nobody went on with for a day; return how many."""
         removed = 0
-        for path in self._unfinished.iterdir():
-            if self._clock() - path.stat().st_mtime > _UPLOAD_AGE:
-                path.unlink()
+        for path in list(self._unfinished.iterdir()):
+            if self._age(path) > _UPLOAD_AGE:
+                self._discard(path.name)
                 removed += 1
         return removed
 
-    def collect(self, refs_in_use: Set[str]) -> int:
+    async def collect(self, refs_in_use: Set[str]) -> int:
         """Remove files that no session has, once they are an hour old; return how many."""
         removed = 0
-        for path in self._files.glob("??/*"):
-            unused = path.name not in refs_in_use
-            if unused and self._clock() - path.stat().st_mtime > _UNREFERENCED_AGE:
-                path.unlink()
-                removed += 1
+        for folder in list(self._files.iterdir()):
+            for path in list(folder.iterdir()):
+                if path.name not in refs_in_use and self._age(path) > _UNREFERENCED_AGE:
+                    path.unlink()
+                    removed += 1
+            # There may be many: calls go on in between.
+            await asyncio.sleep(0)
         return removed
+
+    def _age(self, path: Path) -> float:
+        return self._clock() - path.stat().st_mtime
 
 
 def check_ref(ref: str) -> None:

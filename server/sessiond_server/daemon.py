@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import version
 from types import ModuleType
@@ -35,7 +32,7 @@ __all__ = ["Announce", "serve"]
 # Called once, when calls are answered, with the addresses in the order of `listen`.
 Announce = Callable[[Sequence[ListenAddress]], None]
 
-_SERVER_ID = "server_id"
+_TIDY_PAUSE = 3600.0
 _logger = structlog.get_logger(__name__)
 
 
@@ -45,7 +42,6 @@ async def serve(config: Config, announce: Announce) -> None:
     Raises ConfigError, directories.InUse, server.CannotServe or store.StoreTooNew before anything is
     served.
     """
-    _watch_children_without_threads()
     stop = _stop_signal()
     drain = Drain()
     async with _held(config) as token, _rooms(config, drain) as services:
@@ -80,14 +76,13 @@ async def _held(config: Config) -> AsyncIterator[str]:
 async def _rooms(config: Config, drain: Drain) -> AsyncIterator[Services]:
     """Open the store and all sessions; yield the servicers. On the way out agents are let go."""
     drivers = Drivers.load(config.drivers)
-    store = Store(config.data_dir / "sessiond.db", full_sync=config.store.synchronous == "full")
-    with contextlib.closing(store):
-        server_id = store.get_meta(_SERVER_ID) or str(uuid.uuid4())
-        await store.set_meta(_SERVER_ID, server_id)
+    full_sync = config.store.synchronous == "full"
+    with contextlib.closing(Store(config.data_dir / "sessiond.db", full_sync=full_sync)) as store:
         attachments = Attachments(config.data_dir, config.limits)
-        attachments.remove_old_uploads()
         roster = await Roster.open(config, store, drivers, attachments)
         drain.wakes(roster.drain)
+        server_id = await roster.server_id()
+        tidying = asyncio.create_task(_tidy(attachments, store), name="tidy")
         try:
             yield {
                 _service(session_service_pb2): SessionService(config, roster, drain),
@@ -97,7 +92,22 @@ async def _rooms(config: Config, drain: Drain) -> AsyncIterator[Services]:
                 ),
             }
         finally:
+            tidying.cancel()
+            await asyncio.wait((tidying,))
             await roster.close()
+
+
+async def _tidy(attachments: Attachments, store: Store) -> None:
+    """Remove what nobody needs any more, at the start and then every hour."""
+    while True:
+        try:
+            uploads = attachments.remove_old_uploads()
+            files = await attachments.collect(store.attachment_refs())
+        except OSError as error:
+            _logger.warning("tidying_failed", error=str(error))
+        else:
+            _logger.info("tidied", uploads=uploads, files=files)
+        await asyncio.sleep(_TIDY_PAUSE)
 
 
 def _service(module: ModuleType) -> ServiceDescriptor:
@@ -128,9 +138,3 @@ def _stop_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, first)
     return stop
-
-
-def _watch_children_without_threads() -> None:
-    """Use pidfds, as Python does by itself from 3.12 on; before, each child costs a waiting thread."""
-    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
-        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())

@@ -16,14 +16,15 @@ from sessiond_server.drivers import Drivers
 
 __all__ = ["Finding", "Verdict", "examine"]
 
-Verdict: TypeAlias = Literal["ok", "missing", "wrong"]
+Verdict: TypeAlias = Literal["ok", "note", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing looked at; `text` says what to do about it.
 
-    "missing" is a driver's program that nobody asked for; "wrong" makes the doctor's exit code 1.
+    A "note" is worth knowing, as a program that nobody asked for and that is not there; "wrong" makes the
+    doctor's exit code 1.
     """
 
     verdict: Verdict
@@ -48,7 +49,7 @@ async def _driver(config: Config, drivers: Drivers, name: str) -> Finding:
     probed = await drivers.probe(name)
     if not probed.available:
         expected = name in config.drivers or not drivers.loaded(name)
-        return Finding("wrong" if expected else "missing", f"driver {name}", probed.reason)
+        return Finding("wrong" if expected else "note", f"driver {name}", probed.reason)
     able = [field.name for field, value in drivers.capabilities(name).ListFields() if value]
     return Finding(
         "ok",
@@ -95,11 +96,9 @@ def _daemon(config: Config) -> Iterator[Finding]:
 def _leftovers() -> Iterator[Finding]:
     found = shim.find_leftovers()
     for leftover in found:
-        yield Finding(
-            "wrong",
-            "leftover",
-            f"pid {leftover.pid} of session {leftover.session_id} outlived its agent: "
-            f"{leftover.command[:80]}",
-        )
+        # Perhaps on purpose: an agent may have started a development server.
+        command = " ".join(leftover.command.split())[:80]
+        text = f"pid {leftover.pid} of session {leftover.session_id} outlived its agent: {command}"
+        yield Finding("note", "leftover", text)
     if not found:
         yield Finding("ok", "leftovers", "no process outlived its session")

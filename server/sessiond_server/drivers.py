@@ -24,6 +24,7 @@ import structlog
 from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import session_pb2
 from sessiond_drivers.base import Driver, DriverConfig, DriverType, Program
+from sessiond_server import children
 from sessiond_server.config import ConfigError
 from sessiond_server.errors import DomainError
 
@@ -210,6 +211,7 @@ async def _probe(program: Program, env: Mapping[str, str]) -> Availability:
 
 async def _run(argv: list[str], env: Mapping[str, str]) -> str:
     """Return what the program prints, its beginning; raises TimeoutError after 5 s and OSError."""
+    children.watch()
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=DEVNULL,

@@ -72,7 +72,7 @@ _Set = Annotated[
 ]
 
 
-_COLORS = {"ok": "green", "missing": "yellow", "wrong": "red"}
+_COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
 def main() -> None:
@@ -151,7 +151,7 @@ def doctor(
     except ConfigError as error:
         raise _failure(error) from error
     for finding in findings:
-        mark = typer.style(f"{finding.verdict:7}", fg=_COLORS[finding.verdict])
+        mark = typer.style(f"{finding.verdict:5}", fg=_COLORS[finding.verdict])
         typer.echo(f"{mark} {finding.subject}: {finding.text}")
     if any(finding.verdict == "wrong" for finding in findings):
         raise typer.Exit(1)

@@ -149,6 +149,14 @@ class Roster:
         await self._store.set_meta("boot_id", boot_id)
         await self._store.set_meta("clean", "0")
 
+    async def server_id(self) -> str:
+        """Return the id that this data directory keeps for ever."""
+        known = self._store.get_meta("server_id")
+        if not known:
+            known = uuid.uuid4().hex
+            await self._store.set_meta("server_id", known)
+        return known
+
     def _make(self, row: SessionRow) -> Session:
         session = Session(row, lambda: self._drivers.create(row.driver), self._context)
         self._sessions[row.session_id] = session

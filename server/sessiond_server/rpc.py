@@ -32,8 +32,8 @@ __all__ = ["Context", "Gate", "service_handler"]
 
 # What a servicer's method gets: `write` takes a response message, or its bytes.
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-_Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
-_Continuation: TypeAlias = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
 
 _HEALTH = "/grpc.health.v1.Health/"
 _STORAGE_RETRY = 5.0

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sessiond_server import children
+
 from . import program
 from .rawlog import Exited, is_alive
 
@@ -159,7 +161,7 @@ async def launch(
 async def _run_launcher(
     directory: Path, run: int, order: bytes, timeout: float
 ) -> tuple[int, bytes, bytes]:
-    _watch_children_without_threads()
+    children.watch()
     launcher = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-I", "-S", "-X", "utf8", program.__file__, os.fspath(directory), str(run)),
@@ -181,18 +183,6 @@ async def _run_launcher(
             with suppress(ProcessLookupError):
                 launcher.kill()
             await launcher.wait()
-
-
-def _watch_children_without_threads() -> None:
-    """Without this, up to Python 3.11, asyncio waits for each child in a thread of its own."""
-    if sys.version_info < (3, 12) and sys.platform == "linux":
-        policy = asyncio.get_event_loop_policy()
-        watcher = policy.get_child_watcher()
-        if not isinstance(watcher, asyncio.PidfdChildWatcher):
-            watcher = asyncio.PidfdChildWatcher()
-            policy.set_child_watcher(watcher)
-        if not watcher.is_active():
-            watcher.attach_loop(asyncio.get_running_loop())
 
 
 def _reason(report: bytes, complaint: bytes) -> str:
