@@ -48,7 +48,7 @@ def run(
     `timeout` is in seconds. `env` is added to the environment.
     """
     words = [str(word) for word in command]
-    shown = shlex.join([Path(words[0]).name, *words[1:]])
+    shown = shlex.join([Path(words[0]).name, *(w.removeprefix(f"{ROOT}/") for w in words[1:])])
     print(f"$ {shown}", flush=True)
     try:
         done = subprocess.run(words, cwd=cwd, env={**os.environ, **(env or {})}, timeout=timeout)
