@@ -23,8 +23,8 @@ Verdict: TypeAlias = Literal["ok", "note", "wrong"]
 class Finding:
     """One thing looked at; `text` says what to do about it.
 
-    A "note" is worth knowing, as a program that nobody asked for and that is not there; "wrong" makes the
-    doctor's exit code 1.
+    A "note" is worth knowing, as a program that nobody asked for and that is not there; "wrong" makes
+    the doctor's exit code 1.
     """
 
     verdict: Verdict
