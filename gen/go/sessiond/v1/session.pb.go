@@ -48,8 +48,8 @@ const (
 	SessionState_SESSION_STATE_COMPACTING SessionState = 4
 	// There is no process. The transcript can be read, and Control.restart starts a new process.
 	SessionState_SESSION_STATE_EXITED SessionState = 5
-	// There is a process and nobody can say how it is, for example while the server is reconnecting
-	// to it. A fact, not an error: wait for the next StateChanged, do not act.
+	// There is a process and nobody can say how it is: it is starting, or the server is reconnecting
+	// to it. A fact, not an error: wait for the next StateChanged.
 	SessionState_SESSION_STATE_UNKNOWN SessionState = 6
 )
 

@@ -48,8 +48,8 @@ class _SessionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SessionS
     SESSION_STATE_EXITED: _SessionState.ValueType  # 5
     """There is no process. The transcript can be read, and Control.restart starts a new process."""
     SESSION_STATE_UNKNOWN: _SessionState.ValueType  # 6
-    """There is a process and nobody can say how it is, for example while the server is reconnecting
-    to it. A fact, not an error: wait for the next StateChanged, do not act.
+    """There is a process and nobody can say how it is: it is starting, or the server is reconnecting
+    to it. A fact, not an error: wait for the next StateChanged.
     """
 
 class SessionState(_SessionState, metaclass=_SessionStateEnumTypeWrapper):
@@ -68,8 +68,8 @@ SESSION_STATE_COMPACTING: SessionState.ValueType  # 4
 SESSION_STATE_EXITED: SessionState.ValueType  # 5
 """There is no process. The transcript can be read, and Control.restart starts a new process."""
 SESSION_STATE_UNKNOWN: SessionState.ValueType  # 6
-"""There is a process and nobody can say how it is, for example while the server is reconnecting
-to it. A fact, not an error: wait for the next StateChanged, do not act.
+"""There is a process and nobody can say how it is: it is starting, or the server is reconnecting
+to it. A fact, not an error: wait for the next StateChanged.
 """
 Global___SessionState: _TypeAlias = SessionState  # noqa: Y015
 

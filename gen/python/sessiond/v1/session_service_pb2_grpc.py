@@ -107,8 +107,9 @@ class SessionServiceServicer(object):
     """
 
     def CreateSession(self, request, context):
-        """Makes a session and starts its agent. Confirmed by ProcessStarted; StateChanged, idle follows
-        when the agent is ready. Messages may be sent at once and wait until then.
+        """Makes a session and starts its agent. Confirmed by ProcessStarted; until the agent is ready the
+        session is in state unknown, then StateChanged, idle follows. Messages may be sent at once and
+        wait until then.
 
         Idempotent by request_id. A session_id alone is not enough: a second call fails with
         SESSION_EXISTS.

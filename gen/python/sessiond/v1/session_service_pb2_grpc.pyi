@@ -65,8 +65,9 @@ class SessionServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SessionServiceAsyncStub: ...
     CreateSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.CreateSessionRequest, _session_service_pb2.CreateSessionResponse]
-    """Makes a session and starts its agent. Confirmed by ProcessStarted; StateChanged, idle follows
-    when the agent is ready. Messages may be sent at once and wait until then.
+    """Makes a session and starts its agent. Confirmed by ProcessStarted; until the agent is ready the
+    session is in state unknown, then StateChanged, idle follows. Messages may be sent at once and
+    wait until then.
 
     Idempotent by request_id. A session_id alone is not enough: a second call fails with
     SESSION_EXISTS.
@@ -190,8 +191,9 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.CreateSessionRequest, _session_service_pb2.CreateSessionResponse]  # type: ignore[assignment]
-    """Makes a session and starts its agent. Confirmed by ProcessStarted; StateChanged, idle follows
-    when the agent is ready. Messages may be sent at once and wait until then.
+    """Makes a session and starts its agent. Confirmed by ProcessStarted; until the agent is ready the
+    session is in state unknown, then StateChanged, idle follows. Messages may be sent at once and
+    wait until then.
 
     Idempotent by request_id. A session_id alone is not enough: a second call fails with
     SESSION_EXISTS.
@@ -318,8 +320,9 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.CreateSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.CreateSessionResponse, _abc.Awaitable[_session_service_pb2.CreateSessionResponse]]:
-        """Makes a session and starts its agent. Confirmed by ProcessStarted; StateChanged, idle follows
-        when the agent is ready. Messages may be sent at once and wait until then.
+        """Makes a session and starts its agent. Confirmed by ProcessStarted; until the agent is ready the
+        session is in state unknown, then StateChanged, idle follows. Messages may be sent at once and
+        wait until then.
 
         Idempotent by request_id. A session_id alone is not enough: a second call fails with
         SESSION_EXISTS.

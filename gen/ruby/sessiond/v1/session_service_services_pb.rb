@@ -48,8 +48,9 @@ module Sessiond
         self.unmarshal_class_method = :decode
         self.service_name = 'sessiond.v1.SessionService'
 
-        # Makes a session and starts its agent. Confirmed by ProcessStarted; StateChanged, idle follows
-        # when the agent is ready. Messages may be sent at once and wait until then.
+        # Makes a session and starts its agent. Confirmed by ProcessStarted; until the agent is ready the
+        # session is in state unknown, then StateChanged, idle follows. Messages may be sent at once and
+        # wait until then.
         #
         # Idempotent by request_id. A session_id alone is not enough: a second call fails with
         # SESSION_EXISTS.

@@ -531,8 +531,8 @@ export enum SessionState {
   EXITED = 5,
 
   /**
-   * There is a process and nobody can say how it is, for example while the server is reconnecting
-   * to it. A fact, not an error: wait for the next StateChanged, do not act.
+   * There is a process and nobody can say how it is: it is starting, or the server is reconnecting
+   * to it. A fact, not an error: wait for the next StateChanged.
    *
    * @generated from enum value: SESSION_STATE_UNKNOWN = 6;
    */
