@@ -68,7 +68,7 @@ def _examine(pid: int, session_id: str | None) -> Leftover | None:
 
 def _is_running(shim: str) -> bool:
     pid, _, started = shim.partition(".")
-    return pid.isdigit() and started.isdigit() and program.start_time(int(pid)) == int(started)
+    return pid.isdigit() and started.isdigit() and 0 < program.start_time(int(pid)) == int(started)
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -146,7 +146,8 @@ async def launch(
         "linger_ms": round(linger * 1000),
     }
     try:
-        (directory / program.run_name(run)).mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (directory / program.run_name(run)).mkdir(mode=0o700, exist_ok=True)
         code, report, complaint = await _run_launcher(
             directory, run, json.dumps(order).encode(), timeout
         )

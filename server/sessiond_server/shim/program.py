@@ -65,6 +65,7 @@ _DRAIN_SECONDS = 5.0
 _SWEEP_SECONDS = 0.02
 # The shim of the run before may be on its way out, and a test of the lock holds it for a moment.
 _LOCK_PATIENCE_SECONDS = 1.0
+_ENDED = ("Z", "X", "")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -95,8 +96,10 @@ def encode(header: Header) -> bytes:
 
 
 def start_time(pid: int) -> int:
-    """Start of a process in clock ticks since boot (proc(5), stat field 22); 0 when there is none."""
-    return _stat(pid)[2]
+    """Start of a process in clock ticks since boot (proc(5), stat field 22); 0 when none runs."""
+    state, _, started = _stat(pid)
+    # A zombie has ended; whoever is its parent may never look at it.
+    return 0 if state in _ENDED else started
 
 
 def processes() -> list[int]:
@@ -124,7 +127,7 @@ def _descendants(root: int) -> set[int]:
     while True:
         more = {pid for pid, (_, parent, _) in stats.items() if parent in tree} - tree
         if not more:
-            return {pid for pid in tree if pid != root and stats[pid][0] not in ("Z", "X", "")}
+            return {pid for pid in tree if pid != root and stats[pid][0] not in _ENDED}
         tree |= more
 
 
@@ -262,11 +265,10 @@ class _Connection:
         self._inbox = bytearray()
         self._header: Header | None = None
         self._outbox = bytearray()
-        self._sent = 0
 
     @property
     def backlog(self) -> int:
-        return len(self._outbox) - self._sent
+        return len(self._outbox)
 
     def queue(self, header: Header, payload: bytes = b"") -> None:
         self._outbox += encode(header)
@@ -274,14 +276,10 @@ class _Connection:
 
     def flush(self) -> None:
         """Sends what the socket takes; raises OSError when the server is gone."""
-        try:
-            while self.backlog:
-                with memoryview(self._outbox) as view:
-                    self._sent += self.sock.send(view[self._sent :])
-        except BlockingIOError:
-            return
-        self._outbox.clear()
-        self._sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while self._outbox:
+                sent = self.sock.send(self._outbox)
+                del self._outbox[:sent]
 
     def read(self) -> bool:
         """Handles the frames that are here, False when none; raises OSError or ValueError at the end."""
@@ -818,7 +816,9 @@ class _Shim:
             self._watch(self._agent.stdin, write if self._inputs else 0, self._on_stdin)
         if self._connection is not None:
             # Written by `_push`; being writable only has to wake the loop.
-            events = read | (write if self._connection.backlog else 0)
+            position = self._connection.position
+            behind = position is not None and position < self._log.size
+            events = read | (write if behind or self._connection.backlog else 0)
             self._watch(self._connection.sock.fileno(), events, self._on_connection)
 
     def _watch(self, fd: int, events: int, handle: Callable[[int], None]) -> None:
