@@ -8,10 +8,11 @@ client cancels, and synchronous handlers hang grpc.aio.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 
 import grpc
@@ -95,6 +96,15 @@ class Gate(grpc.aio.ServerInterceptor):
         self._drain = drain
         self._clock = clock
         self._guarded: dict[str, _Handler] = {}
+        self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def settle(self, timeout: float) -> None:
+        """Wait until no admitted call runs, at most `timeout` seconds. Health checks don't count."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
 
     async def intercept_service(
         self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -126,8 +136,12 @@ class Gate(grpc.aio.ServerInterceptor):
     async def _serve(self, method: str, context: Context, body: Callable[[], Awaitable[Any]]) -> Any:
         started = self._clock()
         try:
-            self._admit(method, context)
-            response = await body()
+            if method.startswith(_HEALTH):
+                response = await body()
+            else:
+                self._admit(context)
+                with self._counted():
+                    response = await body()
         except asyncio.CancelledError:
             self._log(method, "CANCELLED", started)
             raise
@@ -150,9 +164,18 @@ class Gate(grpc.aio.ServerInterceptor):
         self._log(method, _code_name(status), started)
         return await context.abort_with_status(rpc_status.to_status(status))
 
-    def _admit(self, method: str, context: Context) -> None:
-        if method.startswith(_HEALTH):
-            return
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._active += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._idle.set()
+
+    def _admit(self, context: Context) -> None:
         set_actor(self._authenticator.authenticate(_caller(context)))
         if self._drain.begun:
             raise self._drain.error()

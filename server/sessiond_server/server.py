@@ -20,6 +20,8 @@ __all__ = ["CannotServe", "Server", "Services"]
 # The servicer of each service of the contract.
 Services = Mapping[ServiceDescriptor, object]
 
+# Seconds for what was written to reach its reader; health watchers would stay for ever.
+_LAST_WORDS = 0.2
 _MIB = 1024 * 1024
 _REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 
@@ -49,6 +51,7 @@ class Server:
 
     def __init__(self, config: Config, gate: Gate, drain: Drain, services: Services) -> None:
         self._config = config
+        self._gate = gate
         self._drain = drain
         self._names = [service.full_name for service in services]
         self._health = health.aio.HealthServicer()
@@ -94,7 +97,9 @@ class Server:
         """Tell health checks and streams, let running calls finish within `drain_grace`, then end."""
         await self._health.enter_graceful_shutdown()
         self._drain.begin()
-        await self._server.stop(self._config.drain_grace)
+        # Until then new calls still get an answer that says when to come back.
+        await self._gate.settle(self._config.drain_grace)
+        await self._server.stop(_LAST_WORDS)
 
 
 def _add_reflection(server: grpc.aio.Server, names: Sequence[str]) -> None:
