@@ -53,7 +53,7 @@ GOLDEN = Path(__file__).parent
 
 def scenarios(driver: str = "*", scenario: str = "*") -> list[Path]:
     """Return the folders of the recordings of a driver, or of all."""
-    return sorted(path.parent for path in GOLDEN.glob(f"{driver}/{scenario}/stdout.jsonl"))
+    return sorted(path.parent for path in GOLDEN.glob(f"{driver}/**/{scenario}/stdout.jsonl"))
 
 
 def describe(effect: Effect) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _as_json(line: bytes) -> Any:
 
 def actual(folder: Path, make: Callable[[], Driver] | None = None) -> list[str]:
     """Play a scenario; return the lines that effects.jsonl should have."""
-    name = folder.parent.name
+    name = folder.relative_to(GOLDEN).parts[0]
     host = DriverHost(make or (lambda: create(name)))
     found: list[str] = []
     steps = read_steps(folder / "steps.jsonl")
