@@ -21,6 +21,7 @@ from ._errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from ._pending import Pending, Waiting, context_tokens, pending
 from ._subscribe import Subscription
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Endpoint",
     "FieldViolation",
     "NotFoundError",
+    "Pending",
     "SeqInFutureError",
     "SeqPrunedError",
     "SessiondClient",
@@ -39,8 +41,11 @@ __all__ = [
     "TranscriptChangedError",
     "UnauthenticatedError",
     "UnavailableError",
+    "Waiting",
+    "context_tokens",
     "data_dir",
     "discover",
     "new_request_id",
+    "pending",
     "runtime_dir",
 ]

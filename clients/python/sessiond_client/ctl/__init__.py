@@ -1,0 +1,1 @@
+"""sessionctl: sessions from the command line."""
