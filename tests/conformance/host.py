@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.conformance.obligations import Broken, Obligations
 
 __all__ = ["SPEC", "DriverHost", "plain"]
 
+_BETWEEN_TURNS = ("compact", "clear", "run_command")
 SPEC = LaunchSpec(session_id="0b0d7c1e-4b0f-4c55-9d0b-000000000001", workspace="/")
 
 
@@ -35,13 +37,15 @@ def plain(effect: Effect) -> tuple[Any, ...]:
 class DriverHost:
     """Runs a driver. `effects` is all that it returned, `reload` has each input meet a restored driver.
 
-    Any broken promise raises `Broken`; so does an exception that is not a verb's `Refused`.
+    `inputs` is all that it was given, in the form of `steps` (a line as its bytes). Any broken promise
+    raises `Broken`; so does an exception that is not a verb's `Refused`.
     """
 
     def __init__(self, create: Callable[[], Driver], reload: bool = False) -> None:
         self.driver = create()
         self.obligations = Obligations()
         self.effects: list[Effect] = []
+        self.inputs: list[tuple[str, Any]] = []
         self._create = create
         self._reload = reload
 
@@ -65,7 +69,7 @@ class DriverHost:
 
     def launch(self, spec: LaunchSpec = SPEC, resume: bool = False) -> Launch:
         """Start a process, as far as the driver knows."""
-        self._restore()
+        self._input("launch", _launch_fields(spec, resume))
         launch = self.driver.launch(spec, resume)
         if not launch.argv:
             raise Broken("a launch names a program")
@@ -75,7 +79,7 @@ class DriverHost:
 
     def line(self, line: bytes) -> list[Effect]:
         """Feed one line of stdout."""
-        self._restore()
+        self._input("line", line)
         try:
             effects = self.driver.line(line)
         except Exception as error:
@@ -84,19 +88,23 @@ class DriverHost:
 
     def exited(self, status: ExitStatus = ExitStatus(exit_code=0)) -> list[Effect]:  # noqa: B008
         """Tell that the process is gone."""
-        self._restore()
+        self._input(
+            "exited",
+            {"exit_code": status.exit_code, "signal": status.signal, "stderr_tail": status.stderr_tail},
+        )
+        self.obligations.exiting()
         effects = self._note(self.driver.exited(status))
         self.obligations.exited()
         return effects
 
     def adopted(self) -> list[Effect]:
         """Tell that a new host has the living process."""
-        self._restore()
+        self._input("adopted", True)
         return self._note(self.driver.adopted())
 
     def message(self, message: Message) -> list[Effect]:
         """Hand a message over."""
-        self._restore()
+        self._input("message", _message_fields(message))
         effects = self.driver.message(message)
         self.obligations.handed_over(message.message_id, message.append)
         return self._note(effects)
@@ -107,20 +115,20 @@ class DriverHost:
 
     def unqueue(self, message_id: str) -> list[Effect]:
         """Ask a message back."""
-        self._restore()
+        self._input("unqueue", message_id)
         self.obligations.asked_back(message_id)
         return self._note(self.driver.unqueue(message_id))
 
     def answer(self, question_id: str, answers: Sequence[str], note: str = "") -> list[Effect]:
         """Answer an open question."""
-        self._restore()
+        self._input("answer", {"question_id": question_id, "answers": list(answers), "note": note})
         effects = self.driver.answer(question_id, list(answers), note)
         self.obligations.answered(question_id)
         return self._note(effects)
 
     def interrupt(self) -> list[Effect]:
         """Interrupt the turn; no question may be open afterwards."""
-        self._restore()
+        self._input("interrupt", True)
         effects = self._note(self.driver.interrupt())
         if self.obligations.questions:
             raise Broken("interrupt withdraws open questions first")
@@ -128,32 +136,32 @@ class DriverHost:
 
     def set(self, name: str, value: str) -> list[Effect]:
         """Change a setting; `name` is a field of SettingsChanged."""
-        self._restore()
+        self._input("set", {name: value})
         effects: list[Effect] = getattr(self.driver, f"set_{name}")(value)
         self.obligations.asked_setting(name)
         return self._note(effects)
 
     def compact(self, command_id: str, instructions: str = "") -> list[Effect]:
         """Compact, between turns."""
-        self._restore_between_turns()
+        self._input("compact", {"command_id": command_id, "instructions": instructions})
         return self._note(self.driver.compact(command_id, instructions))
 
     def clear(self, command_id: str) -> list[Effect]:
         """Clear, between turns."""
-        self._restore_between_turns()
+        self._input("clear", {"command_id": command_id})
         effects = self.driver.clear(command_id)
         self.obligations.asked_clear(command_id)
         return self._note(effects)
 
     def run_command(self, command_id: str, text: str) -> list[Effect]:
         """Run a raw command, between turns."""
-        self._restore_between_turns()
+        self._input("run_command", {"command_id": command_id, "text": text})
         self.driver.check_command(text)
         return self._note(self.driver.run_command(command_id, text))
 
     def stop(self) -> StopPlan:
         """Ask how to end the process; carries out the plan's effects."""
-        self._restore()
+        self._input("stop", True)
         plan = self.driver.stop()
         if not (plan.effects or plan.close_stdin or plan.signal):
             raise Broken("a stop plan does something")
@@ -179,13 +187,33 @@ class DriverHost:
         """Return all lines written so far."""
         return [effect.line for effect in self.effects if isinstance(effect, Write)]
 
-    def _restore(self) -> None:
+    def _input(self, verb: str, given: Any) -> None:
+        self.inputs.append((verb, given))
         if self._reload:
             snapshot = self.driver.snapshot()
             self.driver = self._create()
             self.driver.restore(snapshot)
-
-    def _restore_between_turns(self) -> None:
-        self._restore()
-        if not self.driver.between_turns:
+        if verb in _BETWEEN_TURNS and not self.driver.between_turns:
             raise ValueError("a command is only handed over between turns; the test is wrong")
+
+
+def _launch_fields(spec: LaunchSpec, resume: bool) -> dict[str, Any]:
+    given = {name: getattr(spec, name) for name in LaunchSpec.__slots__}
+    return {**{name: value for name, value in given.items() if value}, "resume": resume}
+
+
+def _message_fields(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = {"message_id": message.message_id, "text": message.text}
+    fields["append"] = message.append
+    if message.attachments:
+        fields["attachments"] = [
+            {
+                "ref": file.ref,
+                "media_type": file.media_type,
+                "filename": file.filename,
+                "path": file.path,
+                "data": base64.b64encode(file.data).decode(),
+            }
+            for file in message.attachments
+        ]
+    return fields

@@ -64,6 +64,7 @@ class Obligations:
         self.turn_id = ""
         self.turns: set[str] = set()
         self.tools: set[str] = set()
+        self.parents: dict[str, str] = {}
         self.questions: dict[str, ev.QuestionAsked] = {}
         self.settings: list[str] = []
         self.clears: list[str] = []
@@ -116,12 +117,15 @@ class Obligations:
         if self.state == session_pb2.SESSION_STATE_IDLE:
             _require(not self.turn_id, "idle while a turn is open")
 
+    def exiting(self) -> None:
+        """The process is gone; what the driver said of its state is void, the host says the next."""
+        self.state = session_pb2.SESSION_STATE_UNSPECIFIED
+
     def exited(self) -> None:
         """The process is gone and the driver has been told: nothing may be open any more."""
         self._all_closed("after the exit")
         self.handed.clear()
         self.appended.clear()
-        self.state = session_pb2.SESSION_STATE_UNSPECIFIED
 
     def quiet(self) -> None:
         """The agent has answered everything it was asked: nothing may be left in silence."""
@@ -195,6 +199,8 @@ class Obligations:
         _require(kind is not None, "an event has a body")
         assert kind is not None
         _require(kind not in _HOSTS_OWN, f"{kind} is the host's to say")
+        if kind == "tool_started":
+            self.parents[event.tool_started.tool_id] = event.parent_tool_id
         check = getattr(self, f"_on_{kind}", None)
         if check is not None:
             check(getattr(event, kind))
@@ -208,13 +214,18 @@ class Obligations:
 
     def _on_turn_ended(self, body: ev.TurnEnded) -> None:
         _require(body.turn_id == self.turn_id != "", f"{body.turn_id} ended; open is {self.turn_id!r}")
-        _require(not self.tools, f"tools are open at the end of the turn: {self.tools}")
-        _require(
-            not self.questions, f"questions are open at the end of the turn: {list(self.questions)}"
-        )
+        tools = {tool_id for tool_id in self.tools if not self._in_background(tool_id)}
+        _require(not tools, f"tools are open at the end of the turn: {tools}")
+        asking = [q for q, asked in self.questions.items() if not self._in_background(asked.tool_id)]
+        _require(not asking, f"questions are open at the end of the turn: {asking}")
         _require(body.outcome != ev.TURN_OUTCOME_UNSPECIFIED, "a turn's end has an outcome")
         _require(body.reason != ev.TURN_END_REASON_UNSPECIFIED, "a turn's end has a reason")
         self.turn_id = ""
+
+    def _in_background(self, tool_id: str) -> bool:
+        """Whether a call is a sub-agent's that works on: the call that started it has ended."""
+        parent = self.parents.get(tool_id, "")
+        return bool(parent) and (parent not in self.tools or self._in_background(parent))
 
     def _on_tool_started(self, body: ev.ToolStarted) -> None:
         _require(bool(body.tool_id), "a tool call has an id")

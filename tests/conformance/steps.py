@@ -3,7 +3,8 @@
 A step is one JSON object with one key:
 
     {"launch": {"session_id"?, "workspace"?, "model"?, ..., "resume"?: bool}}
-    {"message": {"message_id", "text", "append"?: bool}}
+    {"message": {"message_id", "text", "append"?: bool, "attachments"?: [
+        {"ref", "media_type", "filename", "path", "data": base64}]}}
     {"stdout": [FIRST, END]}      lines FIRST..END-1 of the recorded output, counted from 0
     {"stdout": "all"}             the lines that no step before took
     {"line": "text"}              a line that is not in the recording
@@ -16,12 +17,13 @@ A step is one JSON object with one key:
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sessiond_drivers.base import Effect, ExitStatus, LaunchSpec, Message
+from sessiond_drivers.base import Content, Effect, ExitStatus, LaunchSpec, Message
 from tests.conformance.host import SPEC, DriverHost
 
 __all__ = ["DEFAULT", "Step", "expand", "play", "play_one", "read_lines", "read_steps"]
@@ -71,6 +73,20 @@ def _launch(host: DriverHost, given: dict[str, Any]) -> list[Effect]:
     return list(host.launch(LaunchSpec(**{**default, **given}), resume).effects)
 
 
+def _message(attachments: Sequence[dict[str, str]] = (), **given: Any) -> Message:
+    files = [
+        Content(
+            ref=file["ref"],
+            media_type=file["media_type"],
+            filename=file["filename"],
+            path=file["path"],
+            data=base64.b64decode(file["data"]),
+        )
+        for file in attachments
+    ]
+    return Message(**given, attachments=tuple(files))
+
+
 def _set(host: DriverHost, given: dict[str, str]) -> list[Effect]:
     ((name, value),) = given.items()
     return host.set(name, value)
@@ -78,7 +94,7 @@ def _set(host: DriverHost, given: dict[str, str]) -> list[Effect]:
 
 _PLAY: dict[str, Callable[[DriverHost, Any], list[Effect]]] = {
     "launch": lambda host, given: _launch(host, dict(given)),
-    "message": lambda host, given: host.message(Message(**given)),
+    "message": lambda host, given: host.message(_message(**given)),
     "line": lambda host, given: host.line(given),
     "unqueue": lambda host, given: host.unqueue(given),
     "answer": lambda host, given: host.answer(**given),

@@ -11,6 +11,7 @@ from sessiond_drivers.ledger import Ledger
 
 # The agent's name of a setting -> the contract's.
 SETTINGS = {"model": "model", "mode": "permission_mode", "effort": "effort", "title": "title"}
+_RESTING = (session_pb2.SESSION_STATE_UNSPECIFIED, session_pb2.SESSION_STATE_IDLE)
 # Requests that start a turn, or must be done before one starts.
 _COMMANDS = ("compact", "clear", "command")
 
@@ -64,7 +65,10 @@ class State(msgspec.Struct):
             return self.ledger.change_state(session_pb2.SESSION_STATE_RUNNING)
         if self.between_turns:
             return self.ledger.change_state(session_pb2.SESSION_STATE_IDLE)
-        return []
+        if self.ledger.state in _RESTING:
+            return []
+        # The next turn is on its way: it did not rest in between.
+        return self.ledger.change_state(session_pb2.SESSION_STATE_RUNNING)
 
     def answered(self, question_id: str) -> list[Effect]:
         """Close a question and say the state after it."""

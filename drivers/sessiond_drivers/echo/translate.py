@@ -213,7 +213,7 @@ def _tool_end(state: State, line: records.ToolEnd) -> list[Effect] | None:
 
 def _file(state: State, line: records.File) -> list[Effect] | None:
     try:
-        data = binascii.a2b_base64(line.data)
+        data = binascii.a2b_base64(line.data, strict_mode=True)
     except ValueError:
         return None
     return [Attach(data, line.media_type or _NO_TYPE, line.name, line.tool, line.parent)]

@@ -93,6 +93,7 @@ class Agent:
         self.exit_code: int | None = None
         self.request = ""
         self.refusals = 0
+        self.drops = 0
         self.unqueue_outcome = ""
         self._asked: list[str] = []
         self._player = Troublemaker(self)
@@ -188,12 +189,6 @@ class Agent:
             "commands": commands,
         }
 
-    def drop_waiting(self) -> None:
-        """Throw away the messages that wait."""
-        for item in [item for item in self._waiting if item["kind"] == "message"]:
-            self._waiting.remove(item)
-            self.say("dropped", id=item["id"])
-
     # --- turns ---------------------------------------------------------------------------------
 
     def _begin(self, origin: str, steps: list[Step], request: str = "") -> None:
@@ -215,11 +210,19 @@ class Agent:
         self.end_turn("done", "done", "")
 
     def _fold(self) -> None:
-        """A boundary: read the messages that wait, up to the first command."""
+        """A boundary: read the messages that wait, up to the first command; play them next."""
         steps: list[Step] = []
         while self._waiting and self._waiting[0]["kind"] == "message":
-            steps += self._read(self._waiting.popleft())
-        self._steps.extendleft(reversed(steps))
+            item = self._waiting.popleft()
+            if self.drops:
+                self.drops -= 1
+                self.say("dropped", id=item["id"])
+            else:
+                steps += self._read(item)
+        if self._count:
+            self._steps.extendleft(reversed(steps))
+        else:
+            self._steps.extend(steps)
 
     def _read(self, item: dict[str, Any]) -> list[Step]:
         """Read a message: remember it, say so, return its script."""
@@ -261,8 +264,9 @@ class Agent:
             self.say("cleared", request=request)
         elif kind == "compact":
             kept = len(self.memory.texts())
-            options = {"for": "0.05", "pre": str(1000 + kept), "post": str(100 + kept)}
-            self._begin("command", [Step("compact", options, "manual")], request)
+            options = {"pre": str(1000 + kept), "post": str(100 + kept)}
+            before = parse(item["instructions"]) if item["instructions"].startswith("!") else []
+            self._begin("command", [*before, Step("compact", options, "manual")], request)
         else:
             self._run(item["text"].removeprefix("/"), request)
 
@@ -359,7 +363,10 @@ class Agent:
             self.say("refused", request=request, message=str(error))
 
     def _hear_compact(self, record: dict[str, Any]) -> None:
-        self._waiting.append({"kind": "compact", "request": record["request"]})
+        instructions = str(record.get("instructions", ""))
+        self._waiting.append(
+            {"kind": "compact", "request": record["request"], "instructions": instructions}
+        )
 
     def _hear_clear(self, record: dict[str, Any]) -> None:
         self._waiting.append({"kind": "clear", "request": record["request"]})

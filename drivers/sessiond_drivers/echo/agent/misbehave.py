@@ -77,7 +77,7 @@ class Troublemaker(Player):
             "surrogate": b'{"kind":"text","delta":"\\ud83d alone"}',
             "nonobject": b'["kind","text"]',
             "truncated": b'{"kind":"text","delta":"cut',
-            "deep": b"[" * 100_000,
+            "deep": b"[" * 10_000,
             "number": b'{"kind":"usage","input":1e999,"output":123456789012345678901234567890}',
         }
         if step.rest and step.rest not in lines:
@@ -146,8 +146,8 @@ class Troublemaker(Player):
         yield GIVE_WAY
 
     def do_drop(self, step: Step) -> Iterator[Wait]:
-        """`!drop`: throw away the messages that wait, and say so."""
-        self.agent.drop_waiting()
+        """`!drop [N]`: throw the next N (default 1) messages away unread, and say so."""
+        self.agent.drops += int(step.rest or "1")
         yield GIVE_WAY
 
     def do_unqueue(self, step: Step) -> Iterator[Wait]:
