@@ -224,8 +224,13 @@ class Obligations:
 
     def _in_background(self, tool_id: str) -> bool:
         """Whether a call is a sub-agent's that works on: the call that started it has ended."""
-        parent = self.parents.get(tool_id, "")
-        return bool(parent) and (parent not in self.tools or self._in_background(parent))
+        seen: set[str] = set()
+        while (parent := self.parents.get(tool_id, "")) and parent not in seen:
+            if parent not in self.tools:
+                return True
+            seen.add(parent)
+            tool_id = parent
+        return False
 
     def _on_tool_started(self, body: ev.ToolStarted) -> None:
         _require(bool(body.tool_id), "a tool call has an id")
