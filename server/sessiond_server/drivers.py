@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import time
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -210,35 +210,51 @@ async def _probe(program: Program, env: Mapping[str, str]) -> Availability:
 
 
 async def _run(argv: list[str], env: Mapping[str, str]) -> str:
-    """Return what the program prints, its beginning; raises TimeoutError after 5 s and OSError."""
+    """Return what the program prints, its beginning; raises TimeoutError after 5 s and OSError.
+
+    A child that it leaves in the background may keep the pipe: the program's own end is waited for.
+    """
     children.watch()
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=STDOUT,
-        env={**os.environ, **env},
-        start_new_session=True,
-    )
+    output = bytearray()
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(reading, _take, reading, output)
+    try:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=DEVNULL,
+                stdout=writing,
+                stderr=STDOUT,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        await _wait(process)
+        _take(reading, output)
+    finally:
+        loop.remove_reader(reading)
+        os.close(reading)
+    return output.decode("utf-8", "replace")
+
+
+def _take(pipe: int, output: bytearray) -> None:
+    """Keep the first 64 KiB; the rest is read and let go, so that nothing blocks."""
+    with contextlib.suppress(BlockingIOError):
+        while block := os.read(pipe, _PROBE_OUTPUT):
+            output += block[: _PROBE_OUTPUT - len(output)]
+        asyncio.get_running_loop().remove_reader(pipe)
+
+
+async def _wait(process: Process) -> None:
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT):
-            output = await _read_bounded(process)
             await process.wait()
-            return output.decode("utf-8", "replace")
     finally:
         if process.returncode is None:
             # The whole group: version commands are often scripts that start the real thing.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-
-
-async def _read_bounded(process: Process) -> bytes:
-    """Return the first 64 KiB of the output; the rest is read and let go, so that nothing blocks."""
-    output = b""
-    while process.stdout is not None:
-        block = await process.stdout.read(_PROBE_OUTPUT)
-        if not block:
-            break
-        output = (output + block)[:_PROBE_OUTPUT]
-    return output

@@ -19,6 +19,7 @@ from sessiond.v1 import server_service_pb2, server_service_pb2_grpc
 from sessiond.v1 import session_service_pb2 as api
 from sessiond.v1 import session_service_pb2_grpc as api_grpc
 from tests.support.daemon import Daemon
+from tests.support.waiting import until
 
 Subscription: TypeAlias = "grpc.aio.UnaryStreamCall[api.SubscribeRequest, api.SubscribeResponse]"
 
@@ -131,9 +132,7 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         await call.write(b"\x3a\x00")
         assert await call.read()
         stopping = asyncio.create_task(daemon.stop())
-        while "draining" not in daemon.log():
-            assert not stopping.done()
-            await asyncio.sleep(0.01)
+        await until(lambda: "draining" in daemon.log(), "it drains")
         assert await daemon.stop() == -signal.SIGTERM
         await stopping
         call.cancel()
