@@ -87,9 +87,10 @@ def compact_boundary(state: State, record: Record) -> list[Effect]:
 def cleared(state: State) -> list[Effect]:
     """The context was emptied."""
     if state.command and state.command.kind == "clear":
-        if state.command.done:
-            return []
         state.command.done = True
+    if state.turn.cleared:
+        return []
+    state.turn.cleared = True
     usage.context_changed(state, None)
     return [Emit(ev.Event(cleared=ev.Cleared()))]
 
@@ -98,9 +99,8 @@ def conversation(state: State, native_session_id: str) -> list[Effect]:
     """Take the conversation's id: another one after a clear, and what a resume needs from now on."""
     if not native_session_id or native_session_id == state.native_session_id:
         return []
-    effects: list[Effect] = []
-    if state.native_session_id and state.command and state.command.kind == "clear":
-        effects += cleared(state)
+    # Another id in the same process is another conversation: older versions say of a clear no more.
+    effects = cleared(state) if state.spoken else []
     state.native_session_id = native_session_id
     return [*effects, Identified(native_session_id=native_session_id)]
 
@@ -108,8 +108,10 @@ def conversation(state: State, native_session_id: str) -> list[Effect]:
 def said(state: State, record: Record, words: str) -> list[Effect]:
     """Take the output of a command, which the agent words like a reply of the model."""
     command = state.command
-    if command is None or not command.running or not words or words == _NO_CONTENT:
+    if not words or words == _NO_CONTENT:
         return []
+    if command is None or not command.running:
+        return [Emit(ev.Event(command_output=ev.CommandOutput(text=words)))]
     outcome = text(obj(record, "local_command_outcome"), "kind")
     missing = (f"/{command.name} isn't available", f"Unknown command: /{command.name}")
     if command.kind != "raw" or outcome or words.startswith(missing):

@@ -6,7 +6,7 @@ answered. Nothing confirms an answer but the result of the tool.
 
 from __future__ import annotations
 
-from sessiond.v1 import error_reason_pb2
+from sessiond.v1 import error_reason_pb2, session_pb2
 from sessiond.v1 import event_pb2 as ev
 from sessiond_drivers.base import Effect, Refused, Write
 from sessiond_drivers.claude import forms
@@ -22,7 +22,7 @@ from sessiond_drivers.claude.wire import (
     text,
 )
 
-__all__ = ["answer", "asked", "cancelled", "drop_all", "reoffered", "settled_by_result"]
+__all__ = ["answer", "asked", "cancelled", "drop_all", "nobody_asks", "reoffered", "settled_by_result"]
 
 _ALLOW = "Allow"
 _DENY = "Deny"
@@ -89,7 +89,14 @@ def settled_by_result(state: State, tool_id: str) -> list[Effect]:
 def drop_all(state: State, reason: ev.WithdrawReason.ValueType) -> list[Effect]:
     """Withdraw every question; the agent gives up its requests by itself."""
     state.asks.clear()
-    return state.ledger.withdraw_questions(reason)
+    return [*state.ledger.withdraw_questions(reason), *nobody_asks(state)]
+
+
+def nobody_asks(state: State) -> list[Effect]:
+    """Say that the agent works again when nothing is left to wait for."""
+    if state.ledger.questions or state.ledger.state != session_pb2.SESSION_STATE_AWAITING_INPUT:
+        return []
+    return state.ledger.change_state(session_pb2.SESSION_STATE_RUNNING)
 
 
 def answer(state: State, question_id: str, answers: list[str], note: str) -> list[Effect]:
@@ -101,7 +108,7 @@ def answer(state: State, question_id: str, answers: list[str], note: str) -> lis
     if ask.kind == "form":
         forms.check(part, answers)
     part.answered, part.answers, part.note = True, list(answers), note
-    effects = state.ledger.answered(question_id)
+    effects = state.ledger.answered(question_id) + nobody_asks(state)
     if forms.declines(ask, answers):
         effects += _withdraw_rest(state, ask)
     elif not all(p.answered for p in ask.parts):
@@ -127,12 +134,14 @@ def _find(state: State, question_id: str) -> tuple[str, Ask, Part]:
 def _withdraw(state: State, request_id: str, reason: ev.WithdrawReason.ValueType) -> list[Effect]:
     ask = state.asks.pop(request_id, None)
     parts = ask.parts if ask else []
-    return [e for p in parts for e in state.ledger.withdraw_question(p.question_id, reason)]
+    effects = [e for p in parts for e in state.ledger.withdraw_question(p.question_id, reason)]
+    return effects + nobody_asks(state)
 
 
 def _withdraw_rest(state: State, ask: Ask) -> list[Effect]:
     reason = ev.WITHDRAW_REASON_RESOLVED_ELSEWHERE
-    return [e for p in ask.parts for e in state.ledger.withdraw_question(p.question_id, reason)]
+    effects = [e for p in ask.parts for e in state.ledger.withdraw_question(p.question_id, reason)]
+    return effects + nobody_asks(state)
 
 
 def _can_use_tool(state: State, request_id: str, request: Record) -> list[Effect]:

@@ -80,7 +80,7 @@ def answered(state: State, pending: Pending, response: Record) -> list[Effect]:
     if pending.verb == "model":
         if model := text(response, "model"):
             return confirmed(state, model=model, asked=True)
-        state.settings.unconfirmed_model = True
+        state.settings.models_due += 1
         return ask_applied(state)
     if pending.verb == "mode":
         return confirmed(state, mode=text(response, "mode") or pending.subject, asked=True)
@@ -103,10 +103,12 @@ def confirmed(
     """Say what the agent confirmed, when it is news or was asked for."""
     settings = state.settings
     changed = ev.SettingsChanged()
+    times = 1
     if model:
-        if asked or settings.unconfirmed_model or model != settings.model:
+        if asked or settings.models_due or model != settings.model:
             changed.model = model
-        settings.model, settings.unconfirmed_model = model, False
+            times = max(1, settings.models_due)
+        settings.model, settings.models_due = model, 0
     if mode:
         if asked or mode != settings.permission_mode:
             changed.permission_mode = mode
@@ -115,7 +117,8 @@ def confirmed(
         if asked or title != settings.title:
             changed.title = title
         settings.title = title
-    return [_changed(changed)] if changed.ByteSize() else []
+    effects = [_changed(changed)] if changed.ByteSize() else []
+    return effects + [_changed(ev.SettingsChanged(model=model)) for _ in range(times - 1)]
 
 
 def title_changed(state: State, title: str) -> list[Effect]:

@@ -96,13 +96,15 @@ class Ask(msgspec.Struct):
 
 
 class Settings(msgspec.Struct):
-    """As last confirmed; "" is not known. `unconfirmed_model`: accepted, the next init tells."""
+    """As last confirmed; "" is not known. `models_due`: requests for a model that were accepted, and
+    what came of them is not known yet.
+    """
 
     model: str = ""
     permission_mode: str = ""
     effort: str = ""
     title: str = ""
-    unconfirmed_model: bool = False
+    models_due: int = 0
 
 
 class Stream(msgspec.Struct):
@@ -144,11 +146,12 @@ class Turn(msgspec.Struct):
     """What is known of the running turn beside the ledger.
 
     `appending`: the agent only takes something into its context. `echoed`: a message of this turn was
-    echoed before the turn's init, so the init tells of a further one.
+    echoed before the turn's init, so the init tells of a further one. `cleared`: that was said already.
     """
 
     interrupting: bool = False
     appending: bool = False
+    cleared: bool = False
     echoed: bool = False
     error: str = ""
     refused: bool = False
@@ -159,17 +162,18 @@ class State(msgspec.Struct):
     """The driver's snapshot.
 
     `process` and `requests` count, so that ids of ours never repeat. `resumed`: this process continues a
-    conversation. `ready`: it answered the first request. `failed`: it said that it can't start.
-    `bypass`: it was started to act without any asking. `busy`: it said that it works. `state_events`,
-    `lifecycle`: it has shown that it writes session states and the life of each message. `woken`: it
-    just said that work in the background ended. `denied`: tool calls that were refused. `plans`: what
-    the model wrote as its plan, by tool call.
+    conversation. `ready`: it answered the first request. `spoken`: it has begun a turn. `failed`: it
+    said that it can't start. `bypass`: it was started to act without any asking. `busy`: it said that
+    it works. `state_events`, `lifecycle`: it has shown that it writes session states and the life of
+    each message. `woken`: it just said that work in the background ended. `denied`: tool calls that
+    were refused. `plans`: what the model wrote as its plan, by tool call.
     """
 
     process: int = 0
     requests: int = 0
     resumed: bool = False
     ready: bool = False
+    spoken: bool = False
     failed: bool = False
     bypass: bool = False
     stopping: bool = False

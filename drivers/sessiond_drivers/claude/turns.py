@@ -5,7 +5,7 @@ from __future__ import annotations
 from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
 from sessiond_drivers.base import Effect, Emit, ExitStatus, Identified
-from sessiond_drivers.claude import commands, messages, settings, stream, tools, usage
+from sessiond_drivers.claude import commands, messages, questions, settings, stream, tools, usage
 from sessiond_drivers.claude.state import Pending, State, Turn
 from sessiond_drivers.claude.wire import Record, integer, number, strings, text
 
@@ -65,6 +65,7 @@ def init(state: State, record: Record) -> list[Effect]:
     if not state.state_events:
         state.busy = True
     effects += _begun(state)
+    state.spoken = True
     state.woken = state.turn.echoed = False
     return effects
 
@@ -110,7 +111,7 @@ def api_failed(state: State, record: Record, words: str) -> list[Effect]:
 
 def result(state: State, record: Record) -> list[Effect]:
     """A turn ended."""
-    if not state.ready and record.get("is_error") is True:
+    if not state.ready and not state.spoken and record.get("is_error") is True:
         return _launch_failed(state, "\n".join(strings(record, "errors")))
     effects = stream.retract_unconfirmed(state)
     effects += usage.result(state, record)
@@ -145,6 +146,7 @@ def _end_turn(
     duration_ms = int(ms) if ms is not None and 0 <= ms <= 10**12 else None
     effects = ledger.end_turn(outcome, reason, message, duration_ms, steps)
     ledger.tools, ledger.questions, state.asks = kept, held, asks
+    effects += questions.nobody_asks(state)
     state.denied = [tool_id for tool_id in state.denied if tool_id in kept]
     state.plans.clear()
     return effects
@@ -185,11 +187,13 @@ def _reason(state: State, record: Record) -> ev.TurnEndReason.ValueType:
 def exited(state: State, status: ExitStatus) -> list[Effect]:
     """The process is gone: close what is open."""
     effects: list[Effect] = []
-    if not state.ready and not state.failed and not state.stopping:
+    started = state.ready or state.spoken
+    if not started and not state.failed and not state.stopping:
         effects += _launch_failed(state, status.stderr_tail.strip() or _how(status))
     effects += commands.abandoned(state)
-    for pending in state.pending.values():
+    for pending in [*state.pending.values(), *[Pending("model")] * state.settings.models_due]:
         effects += _unanswered(pending)
+    state.settings.models_due = 0
     effects += state.ledger.end_turn(
         ev.TURN_OUTCOME_FAILED,
         ev.TURN_END_REASON_AGENT_EXITED,
