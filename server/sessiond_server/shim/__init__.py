@@ -21,7 +21,7 @@ from .link import (
     launch,
     supports,
 )
-from .rawlog import Exited, discard, is_alive, raw_size, read_exit, read_rest, stderr_tail
+from .rawlog import Exited, discard, is_alive, raw_size, read_exit, read_rest, stderr_tail, wait_gone
 
 __all__ = [
     "Acked",
@@ -49,4 +49,5 @@ __all__ = [
     "read_rest",
     "stderr_tail",
     "supports",
+    "wait_gone",
 ]

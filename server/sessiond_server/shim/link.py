@@ -146,8 +146,7 @@ async def launch(
         "linger_ms": round(linger * 1000),
     }
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (directory / program.run_name(run)).mkdir(mode=0o700, exist_ok=True)
+        _make_folders(directory, run)
         code, report, complaint = await _run_launcher(
             directory, run, json.dumps(order).encode(), timeout
         )
@@ -157,6 +156,12 @@ async def launch(
         raise AlreadyRunning("the session has a running process already")
     if code != 0:
         raise LaunchFailed(_reason(report, complaint))
+
+
+def _make_folders(directory: Path, run: int) -> None:
+    # One by one: the mode of `mkdir` isn't that of the parents it makes.
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (directory / program.run_name(run)).mkdir(mode=0o700, exist_ok=True)
 
 
 async def _run_launcher(
@@ -228,12 +233,12 @@ class Link:
                     raise
                 return link
         except TimeoutError:
-            if not is_alive(directory):
-                raise ShimGone(f"no shim lives in {directory.name}") from None
+            if not is_alive(directory, run):
+                raise ShimGone(f"no shim of run {run} lives in {directory.name}") from None
             raise ShimUnreachable(f"the shim did not answer within {timeout:g} seconds") from None
         except LinkLost as error:
-            if not is_alive(directory):
-                raise ShimGone(f"no shim lives in {directory.name}") from None
+            if not is_alive(directory, run):
+                raise ShimGone(f"no shim of run {run} lives in {directory.name}") from None
             raise ShimUnreachable(f"the shim hung up: {error}") from None
 
     @property
@@ -507,8 +512,8 @@ async def _open(directory: Path, run: int) -> socket.socket:
             _connect(sock, path)
         except OSError as error:
             sock.close()
-            if not isinstance(error, BlockingIOError) and not is_alive(directory):
-                raise ShimGone(f"no shim lives in {directory.name}") from None
+            if not isinstance(error, BlockingIOError) and not is_alive(directory, run):
+                raise ShimGone(f"no shim of run {run} lives in {directory.name}") from None
         except BaseException:
             sock.close()
             raise

@@ -56,7 +56,7 @@ LINGER_SECONDS = 60.0
 
 _PIPE_BYTES = 1 << 20
 # A few small reads are pushed at once; when they come faster than one in this time, bursts are batched.
-_PACE_SECONDS = 0.002
+_PACE_SECONDS = 0.004
 _PACE_CREDIT = 10.0
 _PACE_BYTES = 64 << 10
 _QUIET_SECONDS = 0.5
@@ -187,7 +187,8 @@ class _Log:
         if self._fd < 0 or self.size - self._bases[-1] >= self._segment_bytes:
             self._begin_segment()
         # At an offset of our own counting: whatever a failed write left behind it is written over.
-        written = os.pwrite(self._fd, data, self.size - self._bases[-1])
+        at = self.size - self._bases[-1]
+        written = os.pwrite(self._fd, data[: self._segment_bytes - at], at)
         if written == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.size += written
@@ -547,7 +548,7 @@ class _Shim:
         return quiet or now >= self._exited_at + _DRAIN_SECONDS
 
     def _finish(self, now: float) -> None:
-        if now < self._retry_at and self._trouble:
+        if self._trouble and now < self._retry_at and not self._killed:
             return
         code = self._agent.exit or 0
         content: Header = {
@@ -566,6 +567,7 @@ class _Shim:
         self._trouble = ""
         self._exit = content
         self._finished_at = now
+        self._settle_pause()
 
     # -- output --
 
@@ -853,19 +855,27 @@ def _listen() -> socket.socket:
     return listener
 
 
-def _lock(path: str) -> bool:
-    """Takes the session's lock for the life of this process; False when another shim has it."""
+def _lock(path: str, run: int) -> bool:
+    """Takes the session's lock for the life of this process; False when another shim has it.
+
+    The file then says whose it is: the run's number, for a reader that finds the lock held.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 os.close(fd)
                 return False
             time.sleep(0.01)
+        else:
+            os.ftruncate(fd, 0)
+            # On a full disk it stays empty, which fits every run.
+            with contextlib.suppress(OSError):
+                os.pwrite(fd, str(run).encode(), 0)
+            return True
 
 
 def _clear_stale_files() -> None:
@@ -889,7 +899,7 @@ def _tell(report: int, header: Header) -> bool:
 def _run_shim(directory: str, run: int, order: _Order, report: int) -> None:
     os.makedirs(os.path.join(directory, run_name(run)), mode=0o700, exist_ok=True)
     os.chdir(os.path.join(directory, run_name(run)))
-    if not _lock(os.path.join("..", LOCK_NAME)):
+    if not _lock(os.path.join("..", LOCK_NAME), run):
         _tell(report, {"status": "running"})
         return
     shim: _Shim | None = None

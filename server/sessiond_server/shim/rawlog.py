@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import program
+
+_PAUSE_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +27,11 @@ class Exited:
     size: int
 
 
-def is_alive(directory: Path) -> bool:
-    """Whether a session's shim lives, by the lock in its directory (the only truth about that).
+def is_alive(directory: Path, run: int | None = None) -> bool:
+    """Whether a session's shim lives (that of one run, if given), by the lock in the directory.
 
-    A shim whose agent has ended counts as alive until its exit was collected or its linger time is over.
+    The lock is the only truth about that. A shim whose agent has ended counts as alive until its exit
+    was collected or its linger time is over.
     """
     try:
         fd = os.open(directory / program.LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
@@ -37,10 +41,22 @@ def is_alive(directory: Path) -> bool:
         # Shared: two tests at the same time must not take each other for a shim.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        holder = os.pread(fd, 32, 0)
+        return run is None or not holder or holder == str(run).encode()
     finally:
         os.close(fd)
     return False
+
+
+async def wait_gone(directory: Path, timeout: float = 5.0) -> bool:
+    """Waits until no shim lives in a directory, as after `collected`; False after `timeout` seconds."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    # A lock that others hold can be asked about, but nothing tells when it comes free.
+    while is_alive(directory):
+        if asyncio.get_running_loop().time() >= deadline:
+            return False
+        await asyncio.sleep(_PAUSE_SECONDS)
+    return True
 
 
 def raw_size(directory: Path, run: int) -> int:
@@ -107,7 +123,7 @@ def discard(directory: Path, run: int) -> None:
     Raises ValueError when the run's shim is alive, as its agent would lose its log.
     """
     folder = directory / program.run_name(run)
-    if (folder / program.SOCKET_NAME).exists() and is_alive(directory):
+    if is_alive(directory, run):
         raise ValueError(f"run {run} is still alive: collect its exit first")
     shutil.rmtree(folder, ignore_errors=True)
 
