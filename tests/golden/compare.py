@@ -1,8 +1,8 @@
 """Play recordings through drivers and compare with what is expected.
 
-    python -m tests.golden.compare [--bless] [DRIVER[/SCENARIO]...]
+    python -m tests.golden.compare [--bless] [DRIVER[/VERSION][/SCENARIO]...]
 
-A scenario is a folder `tests/golden/DRIVER/SCENARIO/` with
+A scenario is a folder `tests/golden/DRIVER/SCENARIO/` or `tests/golden/DRIVER/VERSION/SCENARIO/` with
   stdout.jsonl   what the agent said, byte for byte
   steps.jsonl    what was done to the driver, in order (see tests/conformance/steps.py); without it:
                  launch, all lines, exit code 0
@@ -46,14 +46,24 @@ from tests.conformance.drivers import create
 from tests.conformance.host import DriverHost
 from tests.conformance.steps import play, read_lines, read_steps
 
-__all__ = ["GOLDEN", "bless", "compare", "describe", "scenarios"]
+__all__ = ["GOLDEN", "bless", "compare", "describe", "driver_of", "scenarios", "title_of"]
 
 GOLDEN = Path(__file__).parent
 
 
-def scenarios(driver: str = "*", scenario: str = "*") -> list[Path]:
-    """Return the folders of the recordings of a driver, or of all."""
-    return sorted(path.parent for path in GOLDEN.glob(f"{driver}/**/{scenario}/stdout.jsonl"))
+def scenarios(under: str = "") -> list[Path]:
+    """Return the folders of all recordings, or of those below `DRIVER`, `DRIVER/VERSION`..."""
+    return sorted(path.parent for path in (GOLDEN / under).glob("**/stdout.jsonl"))
+
+
+def driver_of(folder: Path) -> str:
+    """Return the name of the driver that a recording is of."""
+    return folder.relative_to(GOLDEN).parts[0]
+
+
+def title_of(folder: Path) -> str:
+    """Return what a recording is called, its driver included."""
+    return folder.relative_to(GOLDEN).as_posix()
 
 
 def describe(effect: Effect) -> dict[str, Any]:
@@ -101,7 +111,8 @@ def actual(folder: Path, make: Callable[[], Driver] | None = None) -> list[str]:
 
 def compare(folder: Path) -> str:
     """Return the difference between what is expected and what the driver does; empty when none."""
-    expected = (folder / "effects.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    blessed = folder / "effects.jsonl"
+    expected = blessed.read_text(encoding="utf-8").split("\n")[:-1] if blessed.exists() else []
     lines = difflib.unified_diff(expected, actual(folder), "expected", "actual", n=1, lineterm="")
     return "\n".join(lines)
 
@@ -116,17 +127,16 @@ def main(arguments: list[str]) -> int:
     """Compare or bless; return 1 when something differs."""
     parser = argparse.ArgumentParser(description="Play recordings through drivers and compare.")
     parser.add_argument("--bless", action="store_true", help="take what the drivers do now as expected")
-    parser.add_argument("scenario", nargs="*", help="DRIVER or DRIVER/SCENARIO (default: all)")
+    parser.add_argument("scenario", nargs="*", help="DRIVER, DRIVER/SCENARIO... (default: all)")
     given = parser.parse_args(arguments)
-    wanted = [name.partition("/") for name in given.scenario] or [("*", "", "*")]
-    folders = [path for driver, _, name in wanted for path in scenarios(driver, name or "*")]
+    folders = [path for under in given.scenario or [""] for path in scenarios(under)]
     differing = 0
     for folder in folders:
         if given.bless:
             bless(folder)
         elif difference := compare(folder):
             differing += 1
-            print(f"{folder.parent.name}/{folder.name}:\n{difference}")
+            print(f"{title_of(folder)}:\n{difference}")
     print(f"{len(folders)} scenarios, {'blessed' if given.bless else f'{differing} differ'}")
     return 1 if differing else 0
 

@@ -9,9 +9,9 @@ import pytest
 from tests.conformance.drivers import create
 from tests.conformance.host import DriverHost, plain
 from tests.conformance.steps import play, read_lines, read_steps
-from tests.golden.compare import compare, scenarios
+from tests.golden.compare import compare, driver_of, scenarios, title_of
 
-ALL = [pytest.param(path, id=f"{path.parent.name}-{path.name}") for path in scenarios()]
+ALL = [pytest.param(path, id=title_of(path)) for path in scenarios()]
 
 
 @pytest.mark.parametrize("folder", ALL)
@@ -22,7 +22,7 @@ def test_effects_are_as_expected(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", ALL)
 def test_a_driver_restored_before_every_input_does_the_same(folder: Path) -> None:
-    name = folder.parent.name
+    name = driver_of(folder)
     steps, lines = read_steps(folder / "steps.jsonl"), read_lines(folder / "stdout.jsonl")
     once = DriverHost(lambda: create(name))
     each = DriverHost(lambda: create(name), reload=True)
