@@ -51,7 +51,7 @@ def render(event: event_pb2.Event) -> Piece:
     renderer = RENDERERS.get(kind) if kind else None
     piece = renderer(event) if renderer else _unknown(event)
     if event.actor and not piece.stream:
-        piece = replace(piece, text=f"{piece.text} (by {one_line(event.actor)})")
+        piece = replace(piece, text=f"[{one_line(event.actor)}] {piece.text}")
     return replace(piece, nested=bool(event.parent_tool_id))
 
 

@@ -35,7 +35,10 @@ def register(app: typer.Typer) -> None:
 @command
 async def new(
     ctx: typer.Context,
-    driver: Annotated[str, typer.Argument(help="Which agent: a name that `sessionctl info` lists.")],
+    driver: Annotated[
+        str,
+        typer.Option("--driver", "-d", metavar="NAME", help="One that `sessionctl info` lists."),
+    ],
     workspace: Annotated[
         Path | None,
         typer.Option("--workspace", "-w", help="The agent's folder. Default: the current one."),
