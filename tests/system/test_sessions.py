@@ -151,7 +151,7 @@ async def test_an_interrupted_question_is_withdrawn(session: Watched) -> None:
     ended = await session.until("tool_ended")
     assert ended.tool_ended.outcome == ev.TOOL_OUTCOME_INTERRUPTED
     async with failing("FAILED_PRECONDITION", "QUESTION_WITHDRAWN"):
-        await session.answer(asked.question_asked.question_id, "Allow once")
+        await session.answer(asked.question_asked.question_id, "Allow")
 
 
 async def test_a_secret_answer_is_nowhere_in_the_transcript(session: Watched, daemon: Daemon) -> None:

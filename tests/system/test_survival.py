@@ -31,10 +31,11 @@ async def test_a_turn_goes_on_without_its_daemon(daemon: Daemon, how: signal.Sig
             seen = len(session.events)
             await session.until("assistant_text", after=seen)
             await daemon.restart(how)
+            await session.until("process_adopted", after=seen)
         await session.until("turn_ended", after=sent.seq)
         assert _numbers(session) == [f"#{number}" for number in range(1, NUMBERS + 1)]
         assert session.kinds().count("process_started") == 1
-        assert session.kinds().count("process_adopted") >= 3
+        assert session.kinds().count("process_adopted") == 3
         assert session.kinds().count("turn_started") == 1
 
 
@@ -43,7 +44,7 @@ async def test_a_question_waits_for_the_next_daemon(daemon: Daemon) -> None:
         await session.send("!permit bash {} -> allowed and done")
         asked = await session.until("question_asked")
         await daemon.restart(signal.SIGKILL)
-        await session.answer(asked.question_asked.question_id, "Allow once", request_id="a1")
+        await session.answer(asked.question_asked.question_id, "Allow", request_id="a1")
         ended = (await session.until("tool_ended")).tool_ended
         assert (ended.outcome, ended.output) == (ev.TOOL_OUTCOME_SUCCEEDED, "allowed and done")
         assert session.kinds().count("question_asked") == 1
@@ -104,7 +105,7 @@ async def test_a_killed_shim_takes_its_agent_along_and_the_session_can_go_on(dae
         kinds = session.kinds()
         assert kinds.count("tool_started") == kinds.count("tool_ended")
         assert kinds.count("turn_started") == kinds.count("turn_ended")
-        assert not Path(f"/proc/{started.process_started.pid}").exists()
+        assert not _alive(started.process_started.pid)
         await session.control(restart=api.Restart())
         await session.until_state("IDLE", after=exited.seq)
         await session.run("!recall")
@@ -121,13 +122,20 @@ async def test_what_ended_while_no_daemon_looked_is_told_by_the_next(daemon: Dae
         await session.until("turn_started")
         await daemon.kill()
         pid = (await session.until("process_started")).process_started.pid
-        async with asyncio.timeout(TIMEOUT):
-            while _alive(pid):
-                await asyncio.sleep(0.02)
+        await _until_dead(pid)
         await daemon.start()
         exited = (await session.until("process_exited")).process_exited
         assert exited.exit_code == 7
         assert session.text() == "last words"
+
+
+async def _until_dead(pid: int) -> None:
+    # Not our child, and nobody is there to tell: looking is all that is left.
+    for _ in range(int(TIMEOUT / 0.02)):
+        if not _alive(pid):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"process {pid} is still there")
 
 
 def _alive(pid: int) -> bool:

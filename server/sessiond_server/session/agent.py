@@ -49,6 +49,7 @@ class Agent:
         self._deliver = deliver
         self._post = post
         self._process: Process | None = None
+        self._finishing: asyncio.Task[None] | None = None
         self._link: Link | None = None
         self._buffer = LineBuffer(row.raw_offset)
         self._timers: list[asyncio.TimerHandle] = []
@@ -96,7 +97,7 @@ class Agent:
             deliver=self._deliver,
             log_cap=self._context.log_cap,
         )
-        self._process.start(command, self.row.session_id)
+        self._process.start(command, self.row.session_id, self._finishing)
 
     # --- what it says ---
 
@@ -205,7 +206,7 @@ class Agent:
         self._link = None
         process, self._process = self._process, None
         if process is not None:
-            process.discard()
+            self._finishing = asyncio.create_task(process.finish())
         self.ended.set()
 
     # --- what it is sent ---
@@ -252,6 +253,9 @@ class Agent:
         self._cancel_timers()
         if self._process is not None:
             await self._process.detach()
+        if self._finishing is not None:
+            # Bounded by itself; a shim that is not told would linger for a minute.
+            await asyncio.wait((self._finishing,))
 
     async def read_again(self) -> None:
         """What was read was not committed: read it again from there, a little later."""

@@ -21,6 +21,7 @@ from sessiond_server.shim import Exited, Link, Output, Received
 _logger = structlog.get_logger()
 _READ_BYTES = 256 * 1024
 _MAX_BACKOFF = 10.0
+_FINISH_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,15 @@ class Process:
         self._log_cap = log_cap
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, command: Command | None, session_id: str) -> None:
-        """Begin to supervise: start `command`, or find the process of this run again when None."""
+    def start(
+        self, command: Command | None, session_id: str, after: asyncio.Task[None] | None = None
+    ) -> None:
+        """Begin to supervise: start `command`, or find the process of this run again when None.
+
+        Nothing is started before `after`, the end of the run before this one.
+        """
         name = f"process-{session_id}-{self.run}"
-        self._task = asyncio.create_task(self._supervise(command, session_id), name=name)
+        self._task = asyncio.create_task(self._supervise(command, session_id, after), name=name)
 
     async def detach(self) -> None:
         """Let go of the process; it lives on."""
@@ -96,10 +102,19 @@ class Process:
             self._task = None
         await self._drop_link()
 
-    def discard(self) -> None:
-        """Forget a run that has ended, its files too."""
+    async def finish(self) -> None:
+        """The run has ended and that is recorded: let its shim go, and forget its files.
+
+        Ends when the shim is gone (it holds the session's lock till then), within a bound.
+        """
         if self.link is not None:
             self.link.collected()
+            try:
+                async with asyncio.timeout(_FINISH_TIMEOUT):
+                    while True:
+                        await self.link.receive()
+            except (shim.LinkLost, TimeoutError):
+                await self._drop_link()
         shim.discard(self.directory, self.run)
 
     async def _drop_link(self) -> None:
@@ -107,7 +122,11 @@ class Process:
         if link is not None:
             await link.close()
 
-    async def _supervise(self, command: Command | None, session_id: str) -> None:
+    async def _supervise(
+        self, command: Command | None, session_id: str, after: asyncio.Task[None] | None
+    ) -> None:
+        if after is not None:
+            await asyncio.wait((after,))
         if command is not None and not await self._launch(command, session_id):
             return
         backoff = 0.1
@@ -131,7 +150,26 @@ class Process:
             await asyncio.sleep(backoff * random.uniform(0.5, 1.5))
             backoff = min(backoff * 2, _MAX_BACKOFF)
 
+    async def _clear_way(self) -> None:
+        """End the shim of the run before, if a daemon that died did not get to it."""
+        if self.run == 1 or not shim.is_alive(self.directory):
+            return
+        former = Process(
+            self.directory,
+            self.run - 1,
+            position=self._position,
+            deliver=self._deliver,
+            log_cap=self._log_cap,
+        )
+        try:
+            former.link = await Link.connect(former.directory, former.run)
+        except (shim.ShimGone, shim.ShimUnreachable):
+            return  # gone by now, or the launch will say that it is there
+        former.link.kill()
+        await former.finish()
+
     async def _launch(self, command: Command, session_id: str) -> bool:
+        await self._clear_way()
         try:
             await shim.launch(
                 self.directory,
