@@ -45,7 +45,9 @@ class Memory:
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         self._path = os.path.join(state_dir, f"{session}.jsonl")
         self._texts: list[str] = []
+        # What a former process read, and of that what is in the file of the conversation.
         self._before: set[object] = set()
+        self._kept: set[object] = set()
         if resume and not os.path.exists(self._path):
             raise UnknownConversation(session)
         records = _lines(self._path)
@@ -61,7 +63,8 @@ class Memory:
                 self._texts.clear()
             elif "id" in record:
                 self._texts.append(str(record["text"]))
-                self._before.add(record["id"])
+                self._kept.add(record["id"])
+        self._before |= self._kept
         if self._read_log:
             # Written first: it knows a message that a crash kept out of the other file.
             logged = _lines(self._read_log)
@@ -77,7 +80,7 @@ class Memory:
         if self._read_log:
             record = {"session": self._session, "id": message_id, "again": again, "text": text}
             _append(self._read_log, record)
-        if not again:
+        if message_id not in self._kept:
             _append(self._path, {"id": message_id, "text": text})
             self._texts.append(text)
 
