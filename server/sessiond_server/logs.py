@@ -29,8 +29,12 @@ def _hide_secrets(
     return event
 
 
-def setup(log: Log, stream: TextIO = sys.stderr) -> None:
-    """Send every log line of the process to `stream`, as `log` says. May be called again."""
+def setup(log: Log, stream: TextIO | None = None) -> None:
+    """Send every log line of the process to `stream` (default: stderr), as `log` says.
+
+    May be called again: the last call counts.
+    """
+    stream = stream or sys.stderr
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
