@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from sessiond_drivers.echo import agent as agent_package
+from sessiond_drivers.echo.agent.loop import Flags
+from sessiond_drivers.echo.agent.misbehave import Troublemaker
 from sessiond_drivers.echo.driver import AGENT
 from tests.unit.echo.conftest import RawAgent, Start
 
@@ -410,3 +413,14 @@ def test_settings_change_or_are_refused_also_during_a_turn(start: Start) -> None
     agent.until(lambda record: record.get("request") == "r3")
     assert agent.said("settings") == [{"kind": "settings", "model": "echo-2", "request": "r1"}]
     assert [record["request"] for record in agent.said("refused")] == ["r2", "r3"]
+
+
+def test_every_directive_is_documented_and_nothing_else_is() -> None:
+    readme = (AGENT.parent.parent / "README.md").read_text(encoding="utf-8")
+    played = {name.removeprefix("do_") for name in dir(Troublemaker) if name.startswith("do_")}
+    assert set(re.findall(r"`!([a-z_]+)", readme)) == played
+
+
+def test_every_flag_is_documented() -> None:
+    for flag in Flags.names:
+        assert re.search(rf"--{flag}\b", agent_package.__doc__ or ""), flag

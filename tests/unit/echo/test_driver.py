@@ -42,7 +42,8 @@ def test_the_launch_line_says_what_was_asked_for() -> None:
     assert flags == {
         "--session": f"echo-{SPEC.session_id}", "--model": "m", "--mode": "p",
         "--effort": "e", "--title": "t", "--system-prompt": "words", "--script": "/p",
-        "--state-dir": "/s", "--read-log": "/r", "--start-delay": "1", "--rate": "2.5", "--seed": "3", "--x": "y",
+        "--state-dir": "/s", "--read-log": "/r", "--start-delay": "1", "--rate": "2.5",
+        "--seed": "3", "--x": "y",
     }  # fmt: skip
     again = driver.launch(replace(SPEC, native_session_id="echo-1"), resume=True).argv
     assert again[4:6] == ("--resume", "echo-1")

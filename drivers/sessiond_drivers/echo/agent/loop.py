@@ -141,7 +141,8 @@ class Agent:
         """Begin a tool call; `given` is its input, JSON exactly as it stands."""
         tool = self.new_id("t")
         parent = f',"parent":"{self.parents[-1]}"' if self.parents else ""
-        head = json.dumps({"kind": "tool", "id": tool, "name": name, "title": title}, ensure_ascii=False)
+        fields = {"kind": "tool", "id": tool, "name": name, "title": title}
+        head = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         self.write(f'{head[:-1]},"input":{given}{parent}}}\n'.encode("utf-8", "replace"))
         return tool
 

@@ -24,8 +24,11 @@ class Troublemaker(Player):
     """All directives."""
 
     def do_burst(self, step: Step) -> Iterator[Wait]:
-        """`!burst [@RATE|@flat] [size=BYTES] [kind=text|think] N`: N deltas `#1 `, `#2 `..."""
-        count, rate = int(step.rest), step.rate()
+        """`!burst [@RATE|@flat] [size=BYTES] [kind=text|think] [stamp=1] N`: N deltas `#1 `, `#2 `...
+
+        With `stamp` the time of writing follows the number, in nanoseconds since the epoch.
+        """
+        count, rate, stamped = int(step.rest), step.rate(), bool(step.integer("stamp"))
         kind, size = step.text("kind", "text"), step.integer("size", 0) or 0
         block = self.agent.new_id("b")
         head, tail = f'{{"kind":"{kind}","delta":"#', f' ","block":"{block}"}}\n'
@@ -37,7 +40,8 @@ class Troublemaker(Player):
             due = int((time.monotonic() - start) * rate) + 1 if rate else count
             upto = min(count, done + per_chunk, due)
             if upto > done:
-                lines = [f"{head}{number} {fill}{tail}" for number in range(done + 1, upto + 1)]
+                time_of = f"{time.time_ns()} " if stamped else ""
+                lines = [f"{head}{n} {time_of}{fill}{tail}" for n in range(done + 1, upto + 1)]
                 self.agent.write("".join(lines).encode())
                 done = upto
             yield Wait(until=start + done / rate) if rate else GIVE_WAY
