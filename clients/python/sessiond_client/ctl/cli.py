@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,7 +23,7 @@ from rich.text import Text
 from sessiond.v1 import session_pb2
 from sessiond_client import AddressError, NotFoundError, SessiondClient, SessiondError, discover
 
-from .words import one_line
+from .words import one_line, printable
 
 __all__ = [
     "CommandError",
@@ -41,6 +42,9 @@ __all__ = [
 _PATIENCE = 3.0
 _BROKEN_PIPE = 141  # as the shell reports a program that died of SIGPIPE
 _INTERRUPTED = 130
+
+# What JSON need not escape, although terminals obey it and some readers take it for a line end.
+_OBEYED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 P = ParamSpec("P")
 
@@ -78,7 +82,8 @@ class Output:
 
     def message(self, message: Message) -> None:
         """Print protojson on one line."""
-        sys.stdout.write(MessageToJson(message, indent=None, ensure_ascii=False) + "\n")
+        json = MessageToJson(message, indent=None, ensure_ascii=False)
+        sys.stdout.write(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", json) + "\n")
 
     def text(self, text: Text) -> None:
         """Write exactly this, coloured on a terminal."""
@@ -88,8 +93,8 @@ class Output:
             sys.stdout.write(text.plain)
 
     def line(self, line: str) -> None:
-        """Print a line."""
-        sys.stdout.write(f"{line}\n")
+        """Print a line, safe for terminals."""
+        sys.stdout.write(f"{printable(line)}\n")
 
     def table(self, header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
         """Print columns: aligned and cut to the width of a terminal, else divided by tabs."""

@@ -51,8 +51,8 @@ def render(event: event_pb2.Event) -> Piece:
     renderer = RENDERERS.get(kind) if kind else None
     piece = renderer(event) if renderer else _unknown(event)
     if event.actor and not piece.stream:
-        piece = replace(piece, text=f"[{one_line(event.actor)}] {piece.text}")
-    return replace(piece, nested=bool(event.parent_tool_id))
+        piece = replace(piece, text=f"[{event.actor}] {piece.text}")
+    return replace(piece, text=printable(piece.text), nested=bool(event.parent_tool_id))
 
 
 def _unknown(event: event_pb2.Event) -> Piece:
@@ -64,7 +64,7 @@ def _unknown(event: event_pb2.Event) -> Piece:
 
 def _body(text: str) -> str:
     """Return a text of several lines, cut when it is very long."""
-    return shorten(printable(text).rstrip("\n"), _MOST_OUTPUT)
+    return shorten(text.rstrip("\r\n"), _MOST_OUTPUT)
 
 
 def _with_attachments(text: str, attachments: list[session_pb2.Attachment]) -> str:
@@ -81,13 +81,13 @@ def _from(sender: str) -> str:
 def _assistant_text(event: event_pb2.Event) -> Piece:
     body = event.assistant_text
     key = f"text {event.parent_tool_id} {body.block_id}"
-    return Piece("text", printable(body.delta), stream=key, markdown=True)
+    return Piece("text", body.delta, stream=key, markdown=True)
 
 
 def _reasoning(event: event_pb2.Event) -> Piece:
     body = event.reasoning
     key = f"reasoning {event.parent_tool_id} {body.block_id}"
-    return Piece("thinking", printable(body.delta), "dim italic", stream=key)
+    return Piece("thinking", body.delta, "dim italic", stream=key)
 
 
 def _retracted(event: event_pb2.Event) -> Piece:
@@ -115,7 +115,7 @@ def _tool_updated(event: event_pb2.Event) -> Piece:
     body = event.tool_updated
     if body.replace:
         return Piece("output", f"(now) {_body(body.output)}", "dim")
-    return Piece("output", printable(body.output), "dim", stream=f"output {body.tool_id}")
+    return Piece("output", body.output, "dim", stream=f"output {body.tool_id}")
 
 
 def _tool_ended(event: event_pb2.Event) -> Piece:
