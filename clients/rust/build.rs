@@ -11,6 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = FileDescriptorSet::decode(fs::read(&path)?.as_slice())?;
     tonic_prost_build::configure()
         .build_server(env::var("CARGO_FEATURE_SERVER").is_ok())
+        .generate_default_stubs(true)
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -15,11 +15,11 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// The wait; `told` is what the server asked for.
+    /// The wait, not shorter than what the server asked for.
     pub(crate) fn next(&mut self, told: Option<Duration>) -> Duration {
         let doubled = FIRST.saturating_mul(1 << self.failures.min(6)).min(LONGEST);
         self.failures += 1;
-        told.map_or_else(|| doubled.mul_f64(0.8 + 0.4 * fastrand::f64()), |delay| delay.min(LONGEST))
+        doubled.mul_f64(0.8 + 0.4 * fastrand::f64()).max(told.unwrap_or_default())
     }
 }
 
@@ -39,9 +39,9 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_obeyed_within_reason() {
+    fn the_server_is_obeyed() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.next(Some(Duration::from_secs(2))), Duration::from_secs(2));
-        assert_eq!(backoff.next(Some(Duration::from_secs(60))), LONGEST);
+        assert!(backoff.next(Some(Duration::from_millis(1))) >= Duration::from_millis(160));
     }
 }

@@ -1,5 +1,6 @@
 use std::{
     env, error, fmt, fs, io,
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,7 +12,7 @@ use tonic::{
     Request, Status,
     metadata::{Ascii, MetadataValue},
     service::Interceptor,
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri},
 };
 
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -23,14 +24,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The address is the first that is there of [`Connection::address`], `SESSIOND_ADDRESS`, and what a
 /// server of this machine wrote to its runtime folder. The token is the first of
 /// [`Connection::token`], [`Connection::token_file`], `SESSIOND_TOKEN`, `SESSIOND_TOKEN_FILE`, and the
-/// file that belongs to a discovered TCP address.
+/// token file of that server; a unix socket needs none.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct Connection {
     address: Option<String>,
     token: Option<String>,
     token_file: Option<PathBuf>,
-    tls_ca: Option<PathBuf>,
+    tls: Tls,
 }
 
 impl Connection {
@@ -39,7 +40,8 @@ impl Connection {
         Self::default()
     }
 
-    /// `unix:///path/to/sessiond.sock`, `host:port`, or `https://host:port` for TLS.
+    /// `unix:///path/to/sessiond.sock`, `host:port`, or `https://host:port` for TLS. A token does not go
+    /// to `host:port` unless that is this machine.
     pub fn address(mut self, address: impl Into<String>) -> Self {
         self.address = Some(address.into());
         self
@@ -57,9 +59,18 @@ impl Connection {
         self
     }
 
-    /// A PEM file with the certificates to trust, instead of the system's.
+    /// A PEM file with the certificates to trust, instead of `SESSIOND_TLS_CA`, the one that a server
+    /// of this machine announces, or the system's.
     pub fn tls_ca(mut self, path: impl Into<PathBuf>) -> Self {
-        self.tls_ca = Some(path.into());
+        self.tls.ca = Some(path.into());
+        self
+    }
+
+    /// PEM files with the client's own certificate and its key, instead of `SESSIOND_TLS_CERT` and
+    /// `SESSIOND_TLS_KEY`.
+    pub fn tls_identity(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.tls.certificate = Some(certificate.into());
+        self.tls.key = Some(key.into());
         self
     }
 
@@ -69,31 +80,31 @@ impl Connection {
 
     fn resolve_in(&self, env: Env<'_>) -> Result<Target, ConnectionError> {
         let runtime = runtime_folder(env)?;
-        let given = filled(self.address.as_ref()).or_else(|| env("SESSIOND_ADDRESS"));
-        let announced = Announced::read(&runtime)?;
-        let discovered = given.is_none();
-        let address = given.unwrap_or_else(|| announced.address(&runtime));
+        let announced = Announced::read(&runtime);
+        let address = filled(self.address.as_ref())
+            .or_else(|| env("SESSIOND_ADDRESS"))
+            .unwrap_or_else(|| announced.address(&runtime));
         let place = Place::parse(&address)?;
-        let mut token = self.given_token(env);
-        if discovered && !matches!(place, Place::Unix(_)) && matches!(token, Token::None) {
-            token = announced.token(&runtime);
+        let token = match place {
+            Place::Unix(_) => Token::None,
+            _ => self.token_for(env, &announced, &runtime),
+        };
+        if token != Token::None && place.exposes() {
+            return Err(ConnectionError(format!(
+                "a token would cross the network in the clear to {address}: use https://{address}"
+            )));
         }
-        let tls_ca = self
-            .tls_ca
-            .clone()
-            .or_else(|| env("SESSIOND_TLS_CA").map(PathBuf::from))
-            .or_else(|| filled(announced.tls_ca.as_ref()).map(PathBuf::from));
-        let endpoint = place.endpoint(tls_ca.as_deref())?;
+        let endpoint = place.endpoint(&self.tls.completed(env, &announced))?;
         Ok(Target { address, place, endpoint, token })
     }
 
-    fn given_token(&self, env: Env<'_>) -> Token {
+    fn token_for(&self, env: Env<'_>, announced: &Announced, runtime: &Path) -> Token {
         filled(self.token.as_ref())
             .map(Token::Text)
             .or_else(|| self.token_file.clone().map(Token::File))
             .or_else(|| env("SESSIOND_TOKEN").map(Token::Text))
             .or_else(|| env("SESSIOND_TOKEN_FILE").map(|path| Token::File(path.into())))
-            .unwrap_or_default()
+            .unwrap_or_else(|| announced.token(runtime))
     }
 }
 
@@ -103,7 +114,7 @@ impl fmt::Debug for Connection {
             .field("address", &self.address)
             .field("token", &self.token.as_ref().map(|_| "..."))
             .field("token_file", &self.token_file)
-            .field("tls_ca", &self.tls_ca)
+            .field("tls", &self.tls)
             .finish()
     }
 }
@@ -124,6 +135,48 @@ type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn filled(value: Option<&String>) -> Option<String> {
     value.filter(|text| !text.is_empty()).cloned()
+}
+
+/// Files that TLS needs. Those of the client itself belong together.
+#[derive(Clone, Debug, Default)]
+struct Tls {
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Tls {
+    fn completed(&self, env: Env<'_>, announced: &Announced) -> Self {
+        let or_env =
+            |path: &Option<PathBuf>, name| path.clone().or_else(|| env(name).map(PathBuf::from));
+        let announced_ca = || filled(announced.tls_ca.as_ref()).map(PathBuf::from);
+        Self {
+            ca: or_env(&self.ca, "SESSIOND_TLS_CA").or_else(announced_ca),
+            certificate: or_env(&self.certificate, "SESSIOND_TLS_CERT"),
+            key: or_env(&self.key, "SESSIOND_TLS_KEY"),
+        }
+    }
+
+    fn config(&self) -> Result<ClientTlsConfig, ConnectionError> {
+        let mut config = ClientTlsConfig::new();
+        config = match &self.ca {
+            Some(path) => config.ca_certificate(Certificate::from_pem(pem(path)?)),
+            None => config.with_native_roots(),
+        };
+        match (&self.certificate, &self.key) {
+            (None, None) => Ok(config),
+            (Some(certificate), Some(key)) => {
+                Ok(config.identity(Identity::from_pem(pem(certificate)?, pem(key)?)))
+            }
+            _ => Err(ConnectionError(
+                "a client certificate needs its key, and the key its certificate: give both".into(),
+            )),
+        }
+    }
+}
+
+fn pem(path: &Path) -> Result<Vec<u8>, ConnectionError> {
+    fs::read(path).map_err(|error| ConnectionError(format!("can't read {}: {error}", path.display())))
 }
 
 fn runtime_folder(env: Env<'_>) -> Result<PathBuf, ConnectionError> {
@@ -153,23 +206,20 @@ struct Announced {
 }
 
 impl Announced {
-    fn read(runtime: &Path) -> Result<Self, ConnectionError> {
-        let path = runtime.join("address.json");
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| {
-                ConnectionError(format!("{} is not what a server writes: {error}", path.display()))
-            }),
-            // Not there, or another user's: there is nothing to discover.
-            Err(_) => Ok(Self::default()),
-        }
+    /// Nothing when there is no such file, or one that no server wrote.
+    fn read(runtime: &Path) -> Self {
+        let text = fs::read(runtime.join("address.json")).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
     }
 
     fn address(&self, runtime: &Path) -> String {
-        if let Some(unix) = filled(self.unix.as_ref()) {
-            return if unix.starts_with("unix:") { unix } else { format!("unix://{unix}") };
-        }
-        filled(self.tcp.as_ref())
-            .unwrap_or_else(|| format!("unix://{}", runtime.join("sessiond.sock").display()))
+        let tcp = || {
+            let address = filled(self.tcp.as_ref())?;
+            let tls = filled(self.tls_ca.as_ref()).is_some() && !address.contains("://");
+            Some(if tls { format!("https://{address}") } else { address })
+        };
+        let usual = || format!("unix://{}", runtime.join("sessiond.sock").display());
+        filled(self.unix.as_ref()).or_else(tcp).unwrap_or_else(usual)
     }
 
     fn token(&self, runtime: &Path) -> Token {
@@ -193,18 +243,14 @@ impl Place {
                 "{address:?} is no address ({why}): write unix:///path, host:port or https://host:port"
             ))
         };
-        if let Some(path) = address.strip_prefix("unix://").or(address.strip_prefix("unix:")) {
-            let path = PathBuf::from(path);
-            return if path.is_absolute() {
-                Ok(Self::Unix(path))
-            } else {
-                Err(bad("path not absolute"))
-            };
+        if let Some(path) = unix_path(address) {
+            return if path.is_empty() { Err(bad("no path")) } else { Ok(Self::Unix(path.into())) };
         }
-        let (tls, authority) = match address.strip_prefix("https://") {
-            Some(rest) => (true, rest.trim_end_matches('/')),
-            None => (false, address),
+        let (tls, rest) = match address.strip_prefix("https://") {
+            Some(rest) => (true, rest),
+            None => (false, address.strip_prefix("http://").unwrap_or(address)),
         };
+        let authority = rest.trim_end_matches('/');
         let uri: Uri = format!("http://{authority}").parse().map_err(|_| bad("not host:port"))?;
         if uri.port().is_none() || uri.path() != "/" {
             return Err(bad("not host:port"));
@@ -213,7 +259,16 @@ impl Place {
         Ok(if tls { Self::Tls(authority) } else { Self::Plain(authority) })
     }
 
-    fn endpoint(&self, tls_ca: Option<&Path>) -> Result<Endpoint, ConnectionError> {
+    /// Whether what is sent there can be read on the way.
+    fn exposes(&self) -> bool {
+        let Self::Plain(authority) = self else { return false };
+        let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let loopback = |ip: IpAddr| ip.is_loopback();
+        host != "localhost" && !host.parse().is_ok_and(loopback)
+    }
+
+    fn endpoint(&self, tls: &Tls) -> Result<Endpoint, ConnectionError> {
         let uri = match self {
             Self::Unix(_) => "http://localhost".to_owned(),
             Self::Plain(authority) => format!("http://{authority}"),
@@ -228,20 +283,20 @@ impl Place {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20);
-        if !matches!(self, Self::Tls(_)) {
-            return Ok(endpoint);
+        if matches!(self, Self::Tls(_)) {
+            endpoint.tls_config(tls.config()?).map_err(failed)
+        } else {
+            Ok(endpoint)
         }
-        let tls = match tls_ca {
-            Some(path) => {
-                let pem = fs::read(path).map_err(|error| {
-                    ConnectionError(format!("can't read the CA file {}: {error}", path.display()))
-                })?;
-                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))
-            }
-            None => ClientTlsConfig::new().with_native_roots(),
-        };
-        endpoint.tls_config(tls).map_err(failed)
     }
+}
+
+fn unix_path(address: &str) -> Option<&str> {
+    if address.starts_with('/') {
+        return Some(address);
+    }
+    let path = address.strip_prefix("unix:")?;
+    Some(path.strip_prefix("//").unwrap_or(path))
 }
 
 /// A resolved connection.
@@ -289,7 +344,7 @@ impl Interceptor for Credentials {
                 Status::unauthenticated(format!("can't read the token file {path}: {error}"))
             })?,
         };
-        let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.trim_end())
+        let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.trim())
             .parse()
             .map_err(|_| Status::unauthenticated("the token has characters that no token has"))?;
         value.set_sensitive(true);

@@ -83,15 +83,15 @@ impl Error {
         self.retry_delay
     }
 
-    /// Whether a stream that failed this way can be taken up again.
-    pub(crate) fn heals(&self) -> bool {
-        let transport = matches!(
-            self.code,
-            Code::Internal | Code::Unknown | Code::Aborted | Code::Cancelled | Code::DeadlineExceeded
-        );
-        self.code == Code::Unavailable
-            || self.retry_delay.is_some()
-            || (transport && self.reason.is_empty())
+    /// Whether this may be one of a transport's names for a cut connection.
+    pub(crate) fn perhaps_cut(&self) -> bool {
+        let names = matches!(self.code, Code::Internal | Code::Unknown | Code::Cancelled);
+        names && self.reason.is_empty()
+    }
+
+    pub(crate) fn with_reason(mut self, reason: &str) -> Self {
+        reason.clone_into(&mut self.reason);
+        self
     }
 }
 
@@ -167,19 +167,13 @@ mod tests {
     fn a_reason_of_another_domain_is_not_ours() {
         let error = with_reason(Code::Internal, "QUEUE_FULL", "example.com");
         assert_eq!(error.reason_name(), "");
-        assert!(error.heals());
+        assert!(error.perhaps_cut());
     }
 
     #[test]
-    fn only_what_can_heal_heals() {
-        assert!(with_reason(Code::Unavailable, "SERVER_DRAINING", DOMAIN).heals());
-        assert!(!with_reason(Code::Internal, "INTERNAL", DOMAIN).heals());
-        assert!(!with_reason(Code::NotFound, "SESSION_NOT_FOUND", DOMAIN).heals());
-        assert!(Error::new(Code::Cancelled, "").heals());
-        assert!(!Error::new(Code::PermissionDenied, "").heals());
-        assert!(!Error::new(Code::ResourceExhausted, "").heals());
-        let mut told = Error::new(Code::ResourceExhausted, "");
-        told.retry_delay = Some(Duration::ZERO);
-        assert!(told.heals());
+    fn a_reason_of_the_servers_own_is_no_cut() {
+        assert!(!with_reason(Code::Internal, "INTERNAL", DOMAIN).perhaps_cut());
+        assert!(Error::new(Code::Cancelled, "").perhaps_cut());
+        assert!(!Error::new(Code::PermissionDenied, "").perhaps_cut());
     }
 }

@@ -11,6 +11,8 @@ use crate::{
 };
 
 const WATCHDOG: Duration = Duration::from_secs(45);
+/// What only may be a cut is taken for one this often, without a response in between.
+const MAX_PERHAPS_CUT: u32 = 10;
 
 /// From where to follow a session, and for how long.
 #[derive(Clone, Debug)]
@@ -85,6 +87,7 @@ pub struct Subscription {
     ready: VecDeque<Event>,
     backoff: Backoff,
     streams: u64,
+    perhaps_cut: u32,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +98,34 @@ struct Position {
     transcript_id: String,
     heard: bool,
     heartbeats: u64,
+}
+
+impl Position {
+    /// Checks what the server promises, and takes note of where the transcript stands.
+    fn accept(&mut self, response: &SubscribeResponse) -> Result<(), Error> {
+        if !self.transcript_id.is_empty() && response.transcript_id != self.transcript_id {
+            let (new, old) = (&response.transcript_id, &self.transcript_id);
+            let message = format!("the transcript is {new}, not {old} any more");
+            return Err(Error::new(Code::FailedPrecondition, message).with_reason("TRANSCRIPT_CHANGED"));
+        }
+        let mut last = self.bookmark;
+        if last == 0 && response.first_seq > 1 {
+            // From the beginning, of a transcript whose beginning is gone.
+            last = response.first_seq - 1;
+        }
+        for event in &response.events {
+            last += 1;
+            if event.seq != last {
+                let message = format!("event {} came where {last} must come", event.seq);
+                return Err(Error::new(Code::DataLoss, message));
+            }
+        }
+        self.heard = true;
+        self.head_seq = response.head_seq;
+        self.first_seq = response.first_seq;
+        self.transcript_id.clone_from(&response.transcript_id);
+        Ok(())
+    }
 }
 
 type Opening =
@@ -132,6 +163,7 @@ impl Subscription {
             ready: VecDeque::new(),
             backoff: Backoff::default(),
             streams: 0,
+            perhaps_cut: 0,
         }
     }
 
@@ -271,19 +303,13 @@ impl Subscription {
         if let Link::Open { heard, .. } = &mut self.link {
             *heard = Instant::now();
         }
-        self.backoff.reset();
-        let position = &mut self.position;
-        position.heard = true;
-        position.head_seq = response.head_seq;
-        position.first_seq = response.first_seq;
-        if position.transcript_id.is_empty() {
-            position.transcript_id = response.transcript_id;
+        self.perhaps_cut = 0;
+        match self.position.accept(&response) {
+            Ok(()) if response.events.is_empty() => self.position.heartbeats += 1,
+            Ok(()) => self.backoff.reset(),
+            Err(error) => return self.finish(Some(error)),
         }
-        if response.events.is_empty() {
-            position.heartbeats += 1;
-        }
-        let bookmark = position.bookmark;
-        self.ready.extend(response.events.into_iter().filter(|event| event.seq > bookmark));
+        self.ready.extend(response.events);
     }
 
     /// Nothing was heard for too long, or the deadline has passed, which `next` looks at.
@@ -298,12 +324,20 @@ impl Subscription {
     }
 
     fn broke(&mut self, error: Error) {
-        if self.options.resume && error.heals() && self.in_time() {
+        if self.options.resume && self.heals(&error) && self.in_time() {
             let wait = self.backoff.next(error.retry_delay());
             self.link = Link::Waiting(Instant::now() + wait);
         } else {
             self.finish(Some(error));
         }
+    }
+
+    fn heals(&mut self, error: &Error) -> bool {
+        if error.perhaps_cut() {
+            self.perhaps_cut += 1;
+            return self.perhaps_cut <= MAX_PERHAPS_CUT;
+        }
+        error.code() == Code::Unavailable || (self.position.heard && error.retry_delay().is_some())
     }
 
     fn finish(&mut self, error: Option<Error>) {

@@ -17,7 +17,6 @@ struct Plan<'a> {
     request: Value,
     deadline: Duration,
     retry: bool,
-    repeat: u64,
 }
 
 impl Plan<'_> {
@@ -39,11 +38,7 @@ impl Plan<'_> {
         R::Response: Message,
     {
         let request: R = self.request()?;
-        let mut last = Outcome::new();
-        for _ in 0..self.repeat {
-            last = self.answer(&client.call_within(self.deadline, request.clone()).await);
-        }
-        Ok(last)
+        Ok(self.answer(&client.call_within(self.deadline, request).await))
     }
 
     async fn mutation<R>(&self, client: &Client) -> Result<Outcome, Refused>
@@ -55,13 +50,10 @@ impl Plan<'_> {
             return self.once::<R>(client).await;
         }
         let request: R = self.request()?;
-        let mut last = Outcome::new();
-        for _ in 0..self.repeat {
-            let mut call = client.retry(request.clone()).deadline(self.deadline);
-            last = self.answer(&call.send().await);
-            last.insert("attempts".into(), call.attempts().into());
-        }
-        Ok(last)
+        let mut call = client.retry(request).deadline(self.deadline);
+        let mut result = self.answer(&call.send().await);
+        result.insert("attempts".into(), call.attempts().into());
+        Ok(result)
     }
 }
 
@@ -71,7 +63,6 @@ pub async fn call(client: &Client, step: &Step) -> Result<Outcome, Refused> {
         request: Some(step.get("request").clone()).filter(Value::is_object).unwrap_or_else(|| json!({})),
         deadline: step.millis("deadline_ms", 30_000)?,
         retry: step.get("retry").as_bool().unwrap_or(false),
-        repeat: step.number("repeat", 1)?,
     };
     match plan.method {
         "CreateSession" => plan.mutation::<v1::CreateSessionRequest>(client).await,

@@ -68,10 +68,10 @@ fn the_unix_socket_goes_first_and_needs_no_token() {
     let folder = Folder::new();
     folder.write(
         "address.json",
-        r#"{"unix": "/s/x.sock", "tcp": "127.0.0.1:1", "token_file": "/t", "new": 1}"#,
+        r#"{"unix": "unix:/s/x.sock", "tcp": "h:1", "token_file": "/t", "new": 1}"#,
     );
-    let target = folder.resolve(&Connection::new(), &[]).expect("a target");
-    assert_eq!((target.address.as_str(), target.token), ("unix:///s/x.sock", Token::None));
+    let target = folder.resolve(&Connection::new(), &[("SESSIOND_TOKEN", "t")]).expect("a target");
+    assert_eq!((target.place, target.token), (Place::Unix("/s/x.sock".into()), Token::None));
 }
 
 #[test]
@@ -88,38 +88,56 @@ fn a_discovered_tcp_address_brings_its_token() {
 }
 
 #[test]
-fn this_machines_token_goes_to_no_other_address() {
+fn no_token_crosses_the_network_in_the_clear() {
     let folder = Folder::new();
-    folder.write("address.json", r#"{"tcp": "127.0.0.1:1", "token_file": "/t"}"#);
-    let target = folder.resolve(&Connection::new().address("example.com:1"), &[]).expect("a target");
-    assert_eq!(target.token, Token::None);
-    let target = folder.resolve(&Connection::new(), &[("SESSIOND_ADDRESS", "example.com:1")]);
-    assert_eq!(target.expect("a target").token, Token::None);
+    let token = Connection::new().token("secret");
+    for host in ["example.com", "10.0.0.1", "[2001:db8::1]", "localhost.example.com"] {
+        let refused = folder.resolve(&token.clone().address(format!("{host}:1")), &[]);
+        let error = refused.err().expect(host).to_string();
+        assert!(error.contains(&format!("use https://{host}:1")), "{error}");
+        assert!(folder.resolve(&token.clone().address(format!("https://{host}:1")), &[]).is_ok());
+        assert!(folder.resolve(&Connection::new().address(format!("{host}:1")), &[]).is_ok());
+    }
+    for host in ["localhost", "127.3.2.1", "[::1]"] {
+        assert!(folder.resolve(&token.clone().address(format!("{host}:1")), &[]).is_ok(), "{host}");
+    }
+}
+
+#[test]
+fn an_announced_authority_means_tls() {
+    let folder = Folder::new();
+    folder.write("address.json", r#"{"tcp": "h:1", "tls_ca": "/no/ca.pem"}"#);
+    let error = folder.resolve(&Connection::new(), &[]).err().expect("no such file").to_string();
+    assert!(error.contains("/no/ca.pem"), "{error}");
 }
 
 #[test]
 fn what_is_given_goes_before_the_environment() {
     let folder = Folder::new();
-    let env = [("SESSIOND_ADDRESS", "h:1"), ("SESSIOND_TOKEN", "env"), ("SESSIOND_TOKEN_FILE", "/f")];
+    let env =
+        [("SESSIOND_ADDRESS", "localhost:1"), ("SESSIOND_TOKEN", "env"), ("SESSIOND_TOKEN_FILE", "/f")];
     let target = folder.resolve(&Connection::new(), &env).expect("a target");
-    assert_eq!((target.address.as_str(), target.token), ("h:1", Token::Text("env".into())));
+    assert_eq!((target.address.as_str(), target.token), ("localhost:1", Token::Text("env".into())));
 
-    let given = Connection::new().address("h:2").token_file("/g");
+    let given = Connection::new().address("localhost:2").token_file("/g");
     let target = folder.resolve(&given, &env).expect("a target");
-    assert_eq!((target.address.as_str(), target.token), ("h:2", Token::File("/g".into())));
+    assert_eq!((target.address.as_str(), target.token), ("localhost:2", Token::File("/g".into())));
 
     let target = folder.resolve(&given.token("given"), &env).expect("a target");
     assert_eq!(target.token, Token::Text("given".into()));
 
-    let target = folder.resolve(&Connection::new(), &env[2..]).expect("a target");
+    let target = folder.resolve(&Connection::new().address("[::1]:3"), &env[2..]).expect("a target");
     assert_eq!(target.token, Token::File("/f".into()));
 }
 
 #[test]
 fn an_address_that_is_none_says_how_to_write_one() {
-    for address in ["localhost", "unix://x.sock", "host:port", "https://host", "h:1/path", "h p:1"] {
+    for address in ["localhost", "unix:", "host:port", "https://host", "h:1/path", "h p:1", ""] {
         let error = Place::parse(address).expect_err(address).to_string();
         assert!(error.contains("write unix:///path, host:port or https://host:port"), "{error}");
+    }
+    for address in ["unix:///s", "unix:/s", "/s"] {
+        assert_eq!(Place::parse(address).expect("an address"), Place::Unix("/s".into()));
     }
     assert_eq!(Place::parse("[::1]:5").expect("an address"), Place::Plain("[::1]:5".into()));
     assert_eq!(Place::parse("https://h:5/").expect("an address"), Place::Tls("h:5".into()));
@@ -131,8 +149,9 @@ fn a_file_that_is_wanted_and_missing_is_named() {
     let given = Connection::new().address("https://h:1").tls_ca("/no/ca.pem");
     let error = folder.resolve(&given, &[]).err().expect("no target");
     assert!(error.to_string().contains("/no/ca.pem"), "{error}");
-    folder.write("address.json", "{");
-    assert!(folder.resolve(&Connection::new(), &[]).is_err());
+    let half = [("SESSIOND_TLS_CERT", "/cert.pem")];
+    let error = folder.resolve(&Connection::new().address("https://h:1"), &half).err().expect("no key");
+    assert!(error.to_string().contains("give both"), "{error}");
 }
 
 #[test]
@@ -143,7 +162,7 @@ fn a_token_file_is_read_for_every_call() {
     let missing = credentials.call(Request::new(())).expect_err("no file");
     assert_eq!(missing.code(), tonic::Code::Unauthenticated);
     for token in ["one", "two"] {
-        fs::write(&path, format!("{token} \n")).expect("a token file");
+        fs::write(&path, format!(" {token} \n")).expect("a token file");
         let request = credentials.call(Request::new(())).expect("a request");
         let sent = request.metadata().get("authorization").expect("a token");
         assert_eq!(sent, &format!("Bearer {token}"));
