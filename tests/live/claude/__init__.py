@@ -1,0 +1,1 @@
+"""The real Claude Code through the whole stack; see `__main__`."""
