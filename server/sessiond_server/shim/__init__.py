@@ -3,12 +3,11 @@
 `launch` starts one, `Link` talks to it, `read_rest` and `read_exit` read what a finished one left.
 """
 
+from .launching import AlreadyRunning, LaunchFailed, launch
 from .leftovers import Leftover, find_leftovers, kill_leftovers
 from .link import (
     Acked,
-    AlreadyRunning,
     Hello,
-    LaunchFailed,
     Link,
     LinkLost,
     Output,
@@ -18,7 +17,6 @@ from .link import (
     Resumed,
     ShimGone,
     ShimUnreachable,
-    launch,
     supports,
 )
 from .rawlog import Exited, discard, is_alive, raw_size, read_exit, read_rest, stderr_tail, wait_gone
