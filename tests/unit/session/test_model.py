@@ -1,0 +1,318 @@
+"""The session against a simple model of it: whatever is called and said, and whoever crashes when."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from sessiond.v1 import event_pb2 as ev
+from sessiond.v1 import session_pb2
+from sessiond.v1 import session_service_pb2 as api
+from sessiond_drivers.base import ExitStatus
+from sessiond_server.errors import DomainError
+from sessiond_server.session import Core, Limits, Spec, State, calls, encode
+from sessiond_server.session.core import Identity, Product
+from sessiond_server.session.state import decode_state
+from tests.unit.session.scripted import ScriptedDriver
+
+_QUEUE = 6
+_DELIVERIES = [
+    session_pb2.DELIVERY_STEER,
+    session_pb2.DELIVERY_NEXT_TURN,
+    session_pb2.DELIVERY_NOW,
+    session_pb2.DELIVERY_APPEND,
+]
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """`waiting` is the model: what was accepted and neither read nor dropped, by id."""
+
+    @initialize(steer=st.booleans())
+    def create(self, steer: bool) -> None:
+        self.steer = steer
+        self.driver = ScriptedDriver(steer=steer)
+        self.state_bytes = encode(State())
+        self.driver_bytes = b""
+        self.head_seq = self.input_id = self.numbers = self.time = 0
+        self.alive = False
+        self.events: list[ev.Event] = []
+        self.texts: dict[str, str] = {}
+        self.waiting: set[str] = set()
+        self.settled: dict[str, int] = {}
+        self.restore()
+        self.start()
+
+    # --- the actor's part: a step is committed, or never was ---
+
+    def restore(self) -> None:
+        self.driver = ScriptedDriver(steer=self.steer)
+        if self.driver_bytes:
+            self.driver.restore(self.driver_bytes)
+        self.core = Core(
+            Identity("s", "t", "scripted", Spec(workspace="w")),
+            self.driver,
+            decode_state(self.state_bytes),
+            head_seq=self.head_seq,
+            input_id=self.input_id,
+            alive=self.alive,
+            limits=Limits(max_queue_length=_QUEUE),
+            load=lambda attached: (_ for _ in ()).throw(OSError("gone")),
+        )
+
+    def begin(self) -> None:
+        self.time += 1
+        self.core.begin(self.time)
+
+    def commit(self) -> Product:
+        product = self.core.finish()
+        data = b"".join(product.records)
+        self.events += api.SubscribeResponse.FromString(data).events
+        self.state_bytes = product.state or self.state_bytes
+        self.driver_bytes = product.driver_state or self.driver_bytes
+        self.head_seq, self.input_id = self.core.head_seq, self.core.input_id
+        self.alive = self.core.alive
+        for item_id, outcome, _ in product.settled:
+            self.settled[item_id] = outcome
+        for event in api.SubscribeResponse.FromString(data).events:
+            self.fold(event)
+        return product
+
+    def fold(self, event: ev.Event) -> None:
+        kind = event.WhichOneof("body")
+        if kind == "message_queued":
+            assert event.message_queued.message_id not in self.waiting
+            self.waiting.add(event.message_queued.message_id)
+            self.texts[event.message_queued.message_id] = event.message_queued.text
+        elif kind == "message_edited":
+            self.texts[event.message_edited.message_id] = event.message_edited.text
+        elif kind == "user_message":
+            self.waiting.remove(event.user_message.message_id)
+            assert event.user_message.text == self.texts[event.user_message.message_id]
+        elif kind == "message_dropped":
+            self.waiting.remove(event.message_dropped.message_id)
+
+    def line(self, line: str) -> None:
+        self.begin()
+        self.core.lines([line.encode()])
+        self.commit()
+
+    def refused(self, error: DomainError) -> None:
+        assert not self.core.finish().records, f"{error} was refused and left a trace"
+        self.restore()
+
+    def start(self) -> None:
+        self.begin()
+        self.core.launch(resume=False)
+        self.core.started(self.time, 1)
+        self.commit()
+        self.line("ready")
+
+    # --- what clients do ---
+
+    @rule(delivery=st.sampled_from(_DELIVERIES))
+    def send(self, delivery: session_pb2.Delivery.ValueType) -> None:
+        self.numbers += 1
+        message_id = f"m{self.numbers}"
+        request = api.SendRequest(text=f"text {self.numbers}", delivery=delivery)
+        self.begin()
+        try:
+            sent = calls.send(self.core, request, message_id, (), "someone")
+        except DomainError as error:
+            assert not self.alive or len(self.core.state.queue) >= _QUEUE
+            self.refused(error)
+            return
+        self.commit()
+        assert self.events[sent.seq - 1].message_queued.message_id == message_id
+
+    @rule(data=st.data())
+    def unqueue(self, data: st.DataObject) -> None:
+        message_id = data.draw(st.sampled_from([*sorted(self.texts), "never"]))
+        handed = message_id in self.driver.unread
+        was_waiting = message_id in self.waiting
+        self.begin()
+        reply = calls.unqueue(self.core, api.UnqueueRequest(message_id=message_id))
+        self.commit()
+        if reply is None:
+            assert handed
+        elif was_waiting:
+            assert reply.outcome == api.UNQUEUE_OUTCOME_DROPPED
+            assert message_id not in self.waiting
+        elif message_id == "never":
+            assert reply.outcome == api.UNQUEUE_OUTCOME_UNKNOWN
+        else:
+            assert reply.outcome != api.UNQUEUE_OUTCOME_UNKNOWN
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data(), text=st.text(min_size=1, max_size=5))
+    def edit(self, data: st.DataObject, text: str) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.waiting)))
+        held = message_id not in self.driver.unread
+        request = api.EditMessageRequest(message_id=message_id, text=text)
+        self.begin()
+        try:
+            calls.edit(self.core, request, ())
+        except DomainError as error:
+            assert not held
+            self.refused(error)
+            return
+        assert held
+        self.commit()
+
+    @precondition(lambda self: len(self.waiting) > 1)
+    @rule(data=st.data())
+    def move(self, data: st.DataObject) -> None:
+        one, before = data.draw(st.permutations(sorted(self.waiting)))[:2]
+        request = api.MoveMessageRequest(message_id=one, before_message_id=before)
+        self.begin()
+        try:
+            calls.move(self.core, request)
+        except DomainError as error:
+            assert {one, before} & set(self.driver.unread)
+            self.refused(error)
+            return
+        self.commit()
+        order = [item.item_id for item in self.core.state.queue]
+        assert order.index(one) + 1 == order.index(before)
+
+    @rule(action=st.sampled_from(["compact", "clear", "interrupt", "set_model", "stop"]))
+    def control(self, action: str) -> None:
+        request = api.ControlRequest()
+        getattr(request, action).SetInParent()
+        if action == "set_model":
+            request.set_model.model = "a-model"
+        running = bool(self.core.state.turn_id)
+        self.begin()
+        try:
+            calls.control(self.core, request)
+        except DomainError as error:
+            full = len(self.core.state.queue) >= _QUEUE
+            assert not self.alive or full or (action == "interrupt" and not running)
+            self.refused(error)
+            return
+        self.commit()
+
+    @precondition(lambda self: self.core.state.questions)
+    @rule(data=st.data(), label=st.sampled_from(["yes", "no", "maybe"]))
+    def answer(self, data: st.DataObject, label: str) -> None:
+        question_id = data.draw(st.sampled_from(sorted(self.core.state.questions)))
+        before = self.core.state.questions[question_id].answers
+        withdrawn = self.core.state.questions[question_id].withdrawn
+        request = api.AnswerRequest(question_id=question_id, answers=[label])
+        self.begin()
+        try:
+            calls.answer(self.core, request)
+        except DomainError as error:
+            assert withdrawn or label == "maybe" or (before is not None and before != (label,))
+            self.refused(error)
+            return
+        assert not withdrawn
+        assert label != "maybe"
+        assert before in (None, (label,))
+        self.commit()
+
+    # --- what the agent does ---
+
+    @precondition(lambda self: self.alive and self.driver.unread)
+    @rule(how=st.sampled_from(["take", "take", "drop"]))
+    def read(self, how: str) -> None:
+        message_id = self.driver.unread[0]
+        item = self.core.find(message_id)
+        assert item is not None
+        append = item.delivery == session_pb2.DELIVERY_APPEND
+        self.line(f"{'append' if append and how == 'take' else how} {message_id}")
+
+    @precondition(lambda self: self.alive and self.core.state.turn_id)
+    @rule()
+    def end_turn(self) -> None:
+        self.line("end")
+
+    @precondition(lambda self: self.alive and self.driver.between_turns)
+    @rule()
+    def start_turn(self) -> None:
+        self.line("start")
+
+    @precondition(lambda self: self.alive and self.core.state.turn_id)
+    @rule()
+    def ask(self) -> None:
+        self.numbers += 1
+        self.line(f"ask q{self.numbers} yes no")
+
+    @precondition(lambda self: self.core.unqueuing)
+    @rule(outcome=st.sampled_from(["dropped", "already_sent"]))
+    def settle(self, outcome: str) -> None:
+        message_id = sorted(self.core.unqueuing)[0]
+        if message_id not in self.driver.unread:
+            outcome = "already_sent"
+        self.line(f"settle {message_id} {outcome}")
+        assert message_id in self.settled
+
+    @precondition(lambda self: self.alive)
+    @rule()
+    def exit(self) -> None:
+        self.begin()
+        self.core.exited(ExitStatus(exit_code=1))
+        self.commit()
+        assert not self.core.state.turn_id
+        assert not any(item.handed for item in self.core.state.queue)
+
+    @precondition(lambda self: not self.alive)
+    @rule()
+    def restart(self) -> None:
+        self.start()
+
+    # --- what happens to the daemon ---
+
+    @rule()
+    def crash(self) -> None:
+        """The daemon dies between two steps."""
+        self.restore()
+
+    @precondition(lambda self: self.alive and self.core.state.turn_id)
+    @rule()
+    def crash_within_a_step(self) -> None:
+        """The daemon dies before the commit; the line is read again."""
+        self.begin()
+        self.core.lines([b"end"])
+        self.core.finish()
+        self.restore()
+        self.line("end")
+
+    # --- what always holds ---
+
+    @invariant()
+    def the_transcript_has_no_gap(self) -> None:
+        assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
+
+    @invariant()
+    def the_queue_is_what_was_accepted_and_not_resolved(self) -> None:
+        messages = [i.item_id for i in self.core.state.queue if i.kind == "message"]
+        assert sorted(messages) == sorted(self.waiting)
+        assert len(self.core.state.queue) <= _QUEUE
+
+    @invariant()
+    def nothing_waits_while_the_agent_could_take_it(self) -> None:
+        if self.alive and self.driver.between_turns and not self.core.state.stopping:
+            assert all(item.handed for item in self.core.state.queue)
+
+    @invariant()
+    def what_was_opened_is_closed(self) -> None:
+        kinds = [event.WhichOneof("body") for event in self.events]
+        open_turns = kinds.count("turn_started") - kinds.count("turn_ended")
+        assert open_turns == bool(self.core.state.turn_id)
+        asked = kinds.count("question_asked")
+        closed = kinds.count("question_answered") + kinds.count("question_withdrawn")
+        still_open = [
+            q for q in self.core.state.questions.values() if q.answers is None and not q.withdrawn
+        ]
+        assert asked - closed == len(still_open)
+
+
+TestSession = SessionMachine.TestCase
+TestSession.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
