@@ -28,6 +28,7 @@ CODEGEN = ROOT / ".codegen"
 ENV = CODEGEN / "python"
 REQUIREMENTS = PROTO / "codegen-requirements.txt"
 LOCKS = PROTO / "codegen"
+COMMAND_LINES = {"sessiond": "sessiond_server.main", "sessionctl": "sessiond_client.ctl.app"}
 GOOGLE_RPC = ["google/rpc/status.proto", "google/rpc/error_details.proto", "google/rpc/code.proto"]
 
 
@@ -117,12 +118,15 @@ def python(env: Path, out: Path) -> None:
     (gen / "sessiond" / "v1" / "py.typed").touch()
 
 
+def site_packages(env: Path) -> Path:
+    return next((env.parent / "lib").glob("python3*")) / "site-packages"
+
+
 def typings(env: Path, out: Path) -> None:
     # google.rpc has no stubs that can live beside types-grpcio; made from the protos themselves.
     folder = out / "typings"
     folder.mkdir(parents=True)
-    site = next((ENV / "lib").glob("python3*")) / "site-packages"
-    protoc(env, f"-I{site}", f"--mypy_out=quiet:{folder}", *GOOGLE_RPC)
+    protoc(env, f"-I{site_packages(env)}", f"--mypy_out=quiet:{folder}", *GOOGLE_RPC)
 
 
 def descriptor(env: Path, out: Path) -> None:
@@ -144,9 +148,12 @@ def typescript(env: Path, out: Path) -> None:
     protoc(
         env,
         f"-I{PROTO}",
+        f"-I{site_packages(env)}",
         f"--plugin=protoc-gen-es={npm_plugins() / 'protoc-gen-es'}",
         f"--es_out={gen}",
         "--es_opt=target=js+dts,import_extension=js",
+        # No npm package carries google.rpc, which the errors' details are made of.
+        "google/rpc/error_details.proto",
         *protos(),
     )
 
@@ -190,12 +197,19 @@ def docs(env: Path, out: Path) -> None:
     descriptors = out / "documented.binpb"
     arguments = ("--include_source_info", f"--descriptor_set_out={descriptors}")
     protoc(env, f"-I{PROTO}", *arguments, *protos())
-    with (folder / "reference.md").open("wb") as page:
-        subprocess.run([env / "python", PROTO / "reference.py", descriptors], stdout=page, check=True)
-    # This one comes from the daemon's own model, so it needs the libraries of the daemon.
-    with (folder / "configuration.md").open("wb") as page:
-        script = ROOT / "server" / "configuration_reference.py"
-        subprocess.run([sys.executable, script], stdout=page, check=True)
+    # All but the first are made from the programs themselves, so they need what those need.
+    pages: dict[str, list[str | Path]] = {
+        "reference": [env / "python", PROTO / "reference.py", descriptors],
+        "configuration": [sys.executable, ROOT / "server" / "configuration_reference.py"],
+        "drivers": [sys.executable, ROOT / "drivers" / "driver_reference.py"],
+    }
+    for name, command in pages.items():
+        with (folder / f"{name}.md").open("wb") as page:
+            subprocess.run(command, stdout=page, check=True)
+    for name, module in COMMAND_LINES.items():
+        typer = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
+        output = ["--title", f"Command {name}", "--output", str(folder / f"{name}.md")]
+        subprocess.run([*typer, *output], stdout=subprocess.DEVNULL, check=True)
 
 
 TARGETS = {

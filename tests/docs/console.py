@@ -7,15 +7,16 @@ page run in one shell, in order. In the output shown
 - `...` stands for anything within a line, and alone on a line for any number of lines;
 - identifiers, times, ports and digests may be others than those shown.
 
-A command that ends with `&` runs in the background; the next one waits until it has printed as many
-lines as are shown. A command with no output shown may print anything; every command must exit 0, unless
-the line before its block is `<!-- exit N -->`, which holds for the block's last command.
+A command that ends with `&`, and is a simple one, runs in the background; the next one waits until it
+has printed as many lines as are shown. A command with no output shown may print anything. Every command
+must exit 0, unless the line before its block is `<!-- exit N -->`, which is for its last command.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -35,7 +36,10 @@ _VARIABLE = (
     (re.compile(r"\b(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
     (re.compile(r"(\"?pid\"?[:= ]+\"?)\d+"), r"\1PID"),
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
+    (re.compile(rf"\[{re.escape(pwd.getpwuid(os.getuid()).pw_name)}\]"), "[you]"),
 )
+# What the shell says of a background command that was killed, whenever it notices.
+_KILLED = re.compile(r"^bash: line \d+: +\d+ Killed .*\n", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +101,17 @@ def _script(all_commands: Sequence[Command]) -> str:
     for number, command in enumerate(all_commands):
         lines.append(f"printf '{_MARK} {number}\\n'")
         if not command.background:
-            lines += [command.text, f"printf '{_MARK} exit %s\\n' $?"]
+            lines += [
+                command.text,
+                f"code=$?; printf '{_MARK} exit %s\\n' $code",
+                f"[ $code -eq {command.exit_code} ] || exit",
+            ]
             continue
         log = f"background-{number}.log"
         ready = f"[ $(wc -l <{log}) -ge {len(command.shown)} ]"
         text = command.text.removesuffix("&")
         lines += [
-            f"{{ {text}; }} >{log} 2>&1 &",
+            f": >{log}; ( exec {text}) >{log} 2>&1 &",
             f"for _ in $(seq 300); do {ready} && break; sleep 0.1; done",
             f"cat {log}; printf '{_MARK} exit 0\\n'",
         ]
@@ -163,7 +171,7 @@ def _alive(group: int) -> Iterator[bool]:
 
 
 def _results(all_commands: Sequence[Command], output: str) -> Iterator[Result]:
-    parts = re.split(rf"^{_MARK} (\d+)\n", output, flags=re.M)
+    parts = re.split(rf"^{_MARK} (\d+)\n", _KILLED.sub("", output), flags=re.M)
     printed = {int(number): text for number, text in zip(parts[1::2], parts[2::2], strict=True)}
     for number, command in enumerate(all_commands):
         text, _, code = printed.get(number, "").partition(f"{_MARK} exit ")

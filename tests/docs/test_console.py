@@ -66,9 +66,8 @@ def test_a_failure_can_be_shown(tmp_path: Path) -> None:
 
 
 def test_a_background_command_is_waited_for_and_ended(tmp_path: Path) -> None:
-    page = _page(
-        "$ (echo $BASHPID >pid; sleep 0.3; echo ready; exec sleep 60) &\nready\n$ echo next\nnext"
-    )
+    program = "bash -c 'echo $$ >pid; sleep 0.3; echo ready; exec sleep 60'"
+    page = _page(f"$ {program} &\nready\n$ echo next\nnext")
     assert _differences(page, tmp_path) == []
     stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
     # It may wait for its new parent still.
@@ -84,3 +83,10 @@ def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_a_block_without_a_command_is_refused() -> None:
     with pytest.raises(ValueError, match="begins with a command"):
         console.commands(_page("just text"))
+
+
+def test_a_background_command_can_be_killed(tmp_path: Path) -> None:
+    page = _page(
+        "$ bash -c 'echo ready; exec sleep 60' &\nready\n$ kill -9 %1\n$ wait\n$ echo next\nnext"
+    )
+    assert _differences(page, tmp_path) == []
