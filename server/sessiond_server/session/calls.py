@@ -311,14 +311,18 @@ def _set_effort(core: Core, request: api.ControlRequest) -> api.ControlResponse:
 
 
 def _set_title(core: Core, request: api.ControlRequest) -> api.ControlResponse:
-    title(core, request.set_title.title)
+    title(core, request.set_title.title, request.request_id)
     return _plain(core)
 
 
-def title(core: Core, text: str) -> None:
+def title(core: Core, text: str, request_id: str = "") -> None:
     """Change the title: through the agent where it keeps one of its own, else here."""
     if core.alive and core.driver.capabilities.native_title:
-        core.apply(_ask(lambda: core.driver.set_title(text)))
+        effects = _ask(lambda: core.driver.set_title(text))
+        if request_id:
+            core.state.setting_requests["title"] = request_id
+            core.dirty = True
+        core.apply(effects)
     else:
         core.emit(ev.Event(settings_changed=ev.SettingsChanged(title=text)))
 
@@ -384,4 +388,4 @@ def update(core: Core, request: api.UpdateSessionRequest) -> None:
         core.state.labels = dict(request.session.labels)
         core.dirty = True
     if "title" in paths:
-        title(core, request.session.title)
+        title(core, request.session.title, request.request_id)
