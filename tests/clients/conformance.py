@@ -80,8 +80,6 @@ async def _prove(chosen: list[Language], wanted: list[Scenario], report: _Report
             report.add(scenario.name, language.key, outcome.complaints)
             if verbose:
                 print(f"{scenario.name} {language.key}: {json.dumps(outcome.results)}", flush=True)
-            for complaint in outcome.complaints:
-                print(f"FAIL {language.key} / {scenario.name}: {complaint}", flush=True)
 
 
 def _options() -> argparse.Namespace:
