@@ -11,7 +11,7 @@ from sessiond.v1 import event_pb2 as ev
 from sessiond_drivers.base import Effect, Emit, Refused, Write
 from sessiond_drivers.claude.config import ClaudeConfig
 from sessiond_drivers.claude.launch import BYPASS
-from sessiond_drivers.claude.state import Pending, State
+from sessiond_drivers.claude.state import Pending, State, Verb
 from sessiond_drivers.claude.wire import Record, control_request, obj, records, strings, text
 
 __all__ = [
@@ -100,21 +100,25 @@ def refused(pending: Pending, error: str) -> list[Effect]:
 def confirmed(
     state: State, *, model: str = "", mode: str = "", title: str = "", asked: bool = False
 ) -> list[Effect]:
-    """Say what the agent confirmed, when it is news or was asked for."""
+    """Say what the agent confirmed, when it is news or was asked for.
+
+    What is not an answer is kept back while an answer about the same setting is on its way: whoever
+    asked must not take the one for the other.
+    """
     settings = state.settings
     changed = ev.SettingsChanged()
     times = 1
     if model:
-        if asked or settings.models_due or model != settings.model:
+        if asked or settings.models_due or (model != settings.model and not _awaited(state, "model")):
             changed.model = model
             times = max(1, settings.models_due)
         settings.model, settings.models_due = model, 0
     if mode:
-        if asked or mode != settings.permission_mode:
+        if asked or (mode != settings.permission_mode and not _awaited(state, "mode")):
             changed.permission_mode = mode
         settings.permission_mode = mode
     if title:
-        if asked or title != settings.title:
+        if asked or (title != settings.title and not _awaited(state, "title")):
             changed.title = title
         settings.title = title
     effects = [_changed(changed)] if changed.ByteSize() else []
@@ -172,10 +176,17 @@ def _applied(state: State, pending: Pending, applied: Record) -> list[Effect]:
     if wanted and wanted not in ("default", effort):
         message = f"the agent stays at the effort {effort or 'of the model'} instead of {wanted}"
         return effects + refused(pending, message)
-    if wanted or (effort and effort != state.settings.effort):
+    if wanted or (effort and effort != state.settings.effort and not _awaited(state, "effort")):
         state.settings.effort = effort
         effects.append(_changed(ev.SettingsChanged(effort=effort)))
     return effects
+
+
+def _awaited(state: State, verb: Verb) -> bool:
+    return any(
+        pending.verb == verb or (verb == "effort" and pending.verb == "applied" and pending.subject)
+        for pending in state.pending.values()
+    )
 
 
 def _changed(changed: ev.SettingsChanged) -> Effect:

@@ -20,6 +20,7 @@ __all__ = [
     "Stream",
     "Turn",
     "Usage",
+    "Verb",
     "Waiting",
 ]
 

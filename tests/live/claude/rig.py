@@ -156,4 +156,3 @@ class Rig:
 
     async def __aexit__(self, *failure: Any) -> None:
         await self.daemon.__aexit__(*failure)
-

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.live.claude import turns
+from tests.live.claude import control, questions, turns
 from tests.live.claude.registry import SCENARIOS
 
 __all__ = ["ALL", "MODULES"]
 
-MODULES = (turns,)
+MODULES = (turns, questions, control)
 ALL = list(SCENARIOS)
