@@ -341,7 +341,7 @@ class Roster:
 
     async def _remove(self, session: Session, kept: Response | None) -> None:
         if not await session.kill(_KILL_TIMEOUT):
-            await shim.kill_leftovers(session.session_id)
+            await shim.kill_leftovers(session.marker)
         await session.close()
         await self._store.delete_session(session.row.key, kept)
         self._sessions.pop(session.session_id, None)

@@ -72,6 +72,11 @@ class Session:
         """Where the shim keeps its files."""
         return self._agent.directory
 
+    @property
+    def marker(self) -> str:
+        """What its processes carry in their environment."""
+        return self._agent.marker
+
     def summary(self) -> session_pb2.Session:
         """Return the session as of its last committed event."""
         session = session_pb2.Session.FromString(self.row.summary)

@@ -51,7 +51,7 @@ class Agent:
         self._process: Process | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._link: Link | None = None
-        self._buffer = LineBuffer(row.raw_offset)
+        self._buffer = self._new_buffer()
         self._timers: list[asyncio.TimerHandle] = []
         self._acked = self._acked_stored = 0
         self._adopted = self._killing = False
@@ -61,6 +61,15 @@ class Agent:
     def directory(self) -> Path:
         """Where the shim keeps its files; named by the key, for ids are the clients' choice."""
         return self._context.sessions_dir / str(self.row.key)
+
+    def _new_buffer(self) -> LineBuffer:
+        # What is not committed may fill the shim's log: a line that would is divided before.
+        return LineBuffer(self.row.raw_offset, self._context.log_cap // 2)
+
+    @property
+    def marker(self) -> str:
+        """What the session's processes carry in their environment (see `shim.kill_leftovers`)."""
+        return f"{self.row.session_id}/{self.row.transcript_id[:12]}"
 
     # --- starting ---
 
@@ -89,13 +98,14 @@ class Agent:
         self.ended.clear()
         self._acked = self._acked_stored = 0
         self._adopted = command is not None
-        self._buffer = LineBuffer(self.row.raw_offset)
+        self._buffer = self._new_buffer()
         self._process = Process(
             self.directory,
             self.row.run,
             position=lambda: self._buffer.received,
             deliver=self._deliver,
             log_cap=self._context.log_cap,
+            marker=self.marker,
         )
         self._process.start(command, self.row.session_id, self._finishing)
 
@@ -188,6 +198,7 @@ class Agent:
             self.launched.set_result(text)
 
     def _exited(self, core: Core, step: Step, exited: Exited | None, tail: str) -> list[After]:
+        stopped = core.state.stopping
         core.lines(self._buffer.finish())
         core.exited(
             ExitStatus(
@@ -199,14 +210,14 @@ class Agent:
         step.alive = False
         step.clear_outbox = True
         step.raw_offset = self._buffer.offset
-        return [self._forget]
+        return [lambda: self._forget(stopped)]
 
-    def _forget(self) -> None:
+    def _forget(self, stopped: bool) -> None:
         self._cancel_timers()
         self._link = None
         process, self._process = self._process, None
         if process is not None:
-            self._finishing = asyncio.create_task(process.finish())
+            self._finishing = asyncio.create_task(process.finish(kill=stopped))
         self.ended.set()
 
     # --- what it is sent ---
@@ -265,7 +276,7 @@ class Agent:
             return
         await process.detach()
         self._link = None
-        self._buffer = LineBuffer(self.row.raw_offset)
+        self._buffer = self._new_buffer()
         self._call_later(_RETRY, lambda: self._retry(process))
 
     def _retry(self, process: Process) -> None:

@@ -1,4 +1,4 @@
-"""From bytes to lines: split on line feeds only, of any length, counting what is consumed."""
+"""From bytes to lines: split on line feeds only, counting what is consumed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ class LineBuffer:
     """Collects raw output until its lines are whole.
 
     `offset` is the raw-log offset of the first byte that belongs to no finished line: what is committed,
-    and from where the shim is asked again after a crash. Bytes before `offset` are ignored.
+    and from where the shim is asked again after a crash. Bytes before it are ignored.
+
+    `most` is no limit on lines but the room for what is not committed: a line that outgrows it (128 MiB
+    by default) is handed on in pieces.
     """
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, most: int) -> None:
         self.offset = offset
+        self._most = most
         self._parts: list[bytes] = []
         self._waiting = 0
 
@@ -33,7 +37,7 @@ class LineBuffer:
         if last < 0:
             self._parts.append(data)
             self._waiting += len(data)
-            return []
+            return self.finish() if self._waiting > self._most else []
         self._parts.append(data[:last])
         whole = b"".join(self._parts)
         lines = whole.split(b"\n")
@@ -44,7 +48,7 @@ class LineBuffer:
         return lines
 
     def finish(self) -> list[bytes]:
-        """Return the unfinished line at the end of the output, if there is one."""
+        """Return the unfinished line as it is, if there is one."""
         rest = b"".join(self._parts)
         self.offset += len(rest)
         self._parts, self._waiting = [], 0

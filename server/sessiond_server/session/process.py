@@ -65,7 +65,11 @@ Delivery = list[Received] | Notice
 
 
 class Process:
-    """One run of a session's agent. `deliver` returns when the actor has taken what it was given."""
+    """One run of a session's agent. `deliver` returns when the actor has taken what it was given.
+
+    `marker` stands in the environment of the agent and its descendants, so that those which outlive
+    their shim are found; unlike a session's id it is no one else's, in no other daemon.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Process:
         position: Callable[[], int],
         deliver: Callable[[Delivery], Coroutine[Any, Any, None]],
         log_cap: int,
+        marker: str,
     ) -> None:
         self.directory = directory
         self.run = run
@@ -82,6 +87,7 @@ class Process:
         self._position = position
         self._deliver = deliver
         self._log_cap = log_cap
+        self._marker = marker
         self._task: asyncio.Task[None] | None = None
 
     def start(
@@ -102,20 +108,20 @@ class Process:
             self._task = None
         await self._drop_link()
 
-    async def finish(self) -> None:
+    async def finish(self, *, kill: bool) -> None:
         """The run has ended and that is recorded: let its shim go, and forget its files.
+
+        With `kill`, what the agent left running is ended first.
 
         Ends when the shim is gone (it holds the session's lock till then), within a bound.
         """
         if self.link is not None:
+            if kill:
+                self.link.kill()
             self.link.collected()
-            try:
-                async with asyncio.timeout(_FINISH_TIMEOUT):
-                    while True:
-                        await self.link.receive()
-            except (shim.LinkLost, TimeoutError):
-                await self._drop_link()
-        shim.discard(self.directory, self.run)
+            await self._drop_link()
+        if await shim.wait_gone(self.directory, _FINISH_TIMEOUT):
+            shim.discard(self.directory, self.run)
 
     async def _drop_link(self) -> None:
         link, self.link = self.link, None
@@ -160,13 +166,13 @@ class Process:
             position=self._position,
             deliver=self._deliver,
             log_cap=self._log_cap,
+            marker=self._marker,
         )
         try:
             former.link = await Link.connect(former.directory, former.run)
         except (shim.ShimGone, shim.ShimUnreachable):
             return  # gone by now, or the launch will say that it is there
-        former.link.kill()
-        await former.finish()
+        await former.finish(kill=True)
 
     async def _launch(self, command: Command, session_id: str) -> bool:
         await self._clear_way()
@@ -174,7 +180,7 @@ class Process:
             await shim.launch(
                 self.directory,
                 self.run,
-                session_id=session_id,
+                session_id=self._marker,
                 argv=command.argv,
                 env=command.env,
                 cwd=command.cwd,
@@ -206,4 +212,7 @@ class Process:
                 break
             await self._deliver([Output(offset, data)])
         exited = shim.read_exit(self.directory, self.run)
+        if exited is None:
+            # The agent died with its shim, but not what it had started.
+            await shim.kill_leftovers(self._marker)
         await self._deliver(Gone(exited, shim.stderr_tail(self.directory, self.run)))
