@@ -193,6 +193,8 @@ class DriverHost:
             snapshot = self.driver.snapshot()
             self.driver = self._create()
             self.driver.restore(snapshot)
+            if self.driver.snapshot() != snapshot:
+                raise Broken("a restored driver has the state that was restored")
         if verb in _BETWEEN_TURNS and not self.driver.between_turns:
             raise ValueError("a command is only handed over between turns; the test is wrong")
 

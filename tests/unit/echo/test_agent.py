@@ -328,11 +328,11 @@ def test_a_conversation_is_resumed_with_new_ids(start: Start) -> None:
     first.message("m2", "!crash KILL")
     first.process.wait(20)
     second = start("--resume", "s1")
-    second.message("m3", "!recall\n!tool b {}")
+    second.message("m3", "!tool b {}\n!recall")
     second.until_kind("end")
     assert second.said("hello")[0]["resumed"]
-    assert second.spoken() == "1: !tool a {}\n2: !crash KILL\n3: !recall\n!tool b {}\n"
-    assert first.said("tool")[0]["id"] != second.said("tool")[0]["id"]
+    assert second.spoken() == "1: !tool a {}\n2: !crash KILL\n3: !tool b {}\n!recall\n"
+    assert (first.said("tool")[0]["id"], second.said("tool")[0]["id"]) == ("t1.1", "t2.1")
 
 
 def test_a_new_conversation_of_an_old_name_remembers_nothing(start: Start) -> None:

@@ -348,8 +348,6 @@ class Agent:
         )
 
     def _hear_interrupt(self, _: dict[str, Any]) -> None:
-        # What is already heard belongs to the turn that is to be ended.
-        self._start_next()
         self.end_turn("interrupted", "interrupted", "")
 
     def _hear_set(self, record: dict[str, Any]) -> None:
@@ -445,6 +443,7 @@ class Agent:
                 self._in = rest
                 for line in lines:
                     self.hear(bytes(line))
+                    # At once: an interrupt right behind a message is meant for its turn.
                     self._start_next()
 
 
