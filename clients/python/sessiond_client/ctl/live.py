@@ -78,7 +78,7 @@ class LiveSession:
         if waiting:
             parts.append(f"{waiting} waiting")
         keys = "Ctrl-C interrupts" if self.running else "/help"
-        title = one_line(session.title or session.session_id, 40)
+        title = one_line(session.title, 30) or session.session_id[:8]
         return " | ".join([title, *(part for part in parts if part), keys, "Ctrl-D leaves"])
 
     def _context_part(self) -> str:
