@@ -90,7 +90,7 @@ class Subscriptions:
                     await tail.wait(position, rest)
             if self._drain.begun:
                 raise self._drain.error()
-            if tail.closed and position == tail.head_seq:
+            if tail.closed:
                 return
             data, position = session.read(position, self._most)
             await context.write(data + trailer(session))
