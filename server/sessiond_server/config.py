@@ -265,7 +265,7 @@ class Config(BaseSettings):
     """Seconds within which an agent's process must have started."""
 
     raw_log_cap: Annotated[int, Field(ge=MIB)] = 256 * MIB
-    """Bytes of raw agent output kept per session before what was committed is let go."""
+    """Bytes of one agent's output that may wait to be recorded; beyond that the agent waits."""
 
     tls: Tls = Tls()
     store: Store = Store()

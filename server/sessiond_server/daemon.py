@@ -32,12 +32,14 @@ __all__ = ["Announce", "serve"]
 # Called once, when calls are answered, with the addresses in the order of `listen`.
 Announce = Callable[[Sequence[ListenAddress]], None]
 
+# SIGHUP: the terminal it was started from was closed.
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TIDY_PAUSE = 3600.0
 _logger = structlog.get_logger(__name__)
 
 
 async def serve(config: Config, announce: Announce) -> None:
-    """Run the daemon until SIGTERM or SIGINT; a second signal ends it at once. Agents live on.
+    """Run the daemon until SIGTERM, SIGINT or SIGHUP; a second signal ends it at once. Agents live on.
 
     Raises ConfigError, directories.InUse, server.CannotServe or store.StoreTooNew before anything is
     served.
@@ -124,17 +126,17 @@ def _publish(config: Config, addresses: Sequence[ListenAddress]) -> None:
 
 
 def _stop_signal() -> asyncio.Event:
-    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process at once."""
+    """Return an event that the first signal to stop sets; the second ends the process at once."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
     def first() -> None:
         stop.set()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPPING:
             loop.remove_signal_handler(number)
             # Nothing is lost by it: what was answered is durable, and what was not is asked again.
             signal.signal(number, signal.SIG_DFL)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPPING:
         loop.add_signal_handler(number, first)
     return stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -120,6 +121,14 @@ async def test_drain_ends_subscribers_with_a_time_to_retry_and_keeps_the_agent(d
         stream.cancel()
         assert kinds.count("process_started") == 1
         assert "process_exited" not in kinds
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+async def test_other_signals_stop_it_gently_too(daemon: Daemon, number: signal.Signals) -> None:
+    os.kill(daemon.pid, number)
+    await until(lambda: not daemon.running, "it has ended")
+    assert await daemon.stop() == 0
+    assert "stopped" in daemon.log().splitlines()[-1]
 
 
 async def test_a_second_signal_ends_it_at_once() -> None:
