@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 
 from tests.clients.languages import BuildError, Language, languages
-from tests.clients.scenario import Scenario, run, scenarios
+from tests.clients.scenario import Scenario, SharedDaemon, run, scenarios
 
 _MARKS = {True: "ok", False: "FAIL"}
 
@@ -74,12 +74,16 @@ def _ready(language: Language, report: _Report) -> bool:
 
 
 async def _prove(chosen: list[Language], wanted: list[Scenario], report: _Report, verbose: bool) -> None:
-    for scenario in wanted:
-        for language in chosen:
-            outcome = await run(scenario, language)
-            report.add(scenario.name, language.key, outcome.complaints)
-            if verbose:
-                print(f"{scenario.name} {language.key}: {json.dumps(outcome.results)}", flush=True)
+    shared = SharedDaemon()
+    try:
+        for scenario in wanted:
+            for language in chosen:
+                outcome = await run(scenario, language, shared)
+                report.add(scenario.name, language.key, outcome.complaints)
+                if verbose:
+                    print(f"{scenario.name} {language.key}: {json.dumps(outcome.results)}", flush=True)
+    finally:
+        await shared.close()
 
 
 def _options() -> argparse.Namespace:

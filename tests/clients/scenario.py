@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.clients.daemon import Daemon
+from tests.clients.daemon import Place, act
 from tests.clients.expect import complaints
 from tests.clients.languages import Language
 from tests.clients.proxy import CuttingProxy
 from tests.clients.scripted import ScriptedServer
+from tests.support.daemon import Daemon
 
-__all__ = ["Outcome", "Scenario", "run", "scenarios"]
+__all__ = ["Outcome", "Scenario", "SharedDaemon", "run", "scenarios"]
 
 _FOLDER = Path(__file__).parent / "scenarios"
 _LINE_LIMIT = 16 * 1024 * 1024
-_PLACEHOLDER_SESSION = "s1"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Scenario:
 
     @property
     def transports(self) -> list[str]:
-        """`unix`, `tcp` or both: the program runs once with each."""
+        """Of `unix`, `tcp` and `tls`: the program runs once with each."""
         wanted = self.data.get("transport", "unix")
         return wanted if isinstance(wanted, list) else [wanted]
 
@@ -74,60 +74,101 @@ def filled(value: Any, places: dict[str, str]) -> Any:
     return value
 
 
-class _Stage:
-    """The servers and the proxy of one run, in a folder of its own."""
+class SharedDaemon:
+    """One daemon for all scenarios that leave it as it is, started with the first of them."""
 
-    def __init__(self, scenario: Scenario, transport: str, folder: Path) -> None:
+    def __init__(self) -> None:
+        self._daemon: Daemon | None = None
+
+    async def get(self) -> Daemon:
+        """Return the daemon, running."""
+        if self._daemon is None:
+            self._daemon = Daemon()
+            await self._daemon.start()
+        return self._daemon
+
+    async def close(self) -> None:
+        """End the daemon and its sessions."""
+        if self._daemon is not None:
+            await self._daemon.close()
+
+
+class _Stage:
+    """The servers and the proxy of one run, in a folder of its own.
+
+    `${session}` names a session that is this run's alone.
+    """
+
+    def __init__(
+        self, scenario: Scenario, session: str, transport: str, shared: SharedDaemon, folder: Path
+    ) -> None:
         self.folder = folder
+        self._session = session
+        self._shared = shared
+        self._own: Daemon | None = None
         self._wanted = scenario.data["server"]
         self._transport = transport
         self.scripted: ScriptedServer | None = None
         self.daemon: Daemon | None = None
         self.proxy: CuttingProxy | None = None
         self._unix = folder / "server.sock"
-        self._port = 0
+        self._port = self._tls_port = 0
         self._token_file = folder / "token"
+        self._workspace = folder
 
     async def start(self) -> None:
         if "scripted" in self._wanted:
             self.scripted = ScriptedServer(self._wanted["scripted"], self._token_file)
-            self._port = await self.scripted.start(self._unix)
+            self._port, self._tls_port = await self.scripted.start(self._unix, self.folder / "ca.pem")
         else:
-            self.daemon = Daemon(self.folder, self._wanted["daemon"])
-            await self.daemon.start()
-            self._unix, self._port = self.daemon.unix, self.daemon.port
-            self._token_file = self.daemon.token_file
+            self.daemon = await self._get_daemon()
+            place = Place(self.daemon)
+            self._unix, self._port = place.unix, place.port
+            self._token_file, self._workspace = place.token_file, place.workspace
         if "proxy" in self._wanted:
             self.proxy = CuttingProxy(self._unix, self._wanted["proxy"].get("cut_after", []))
             self._unix = self.folder / "proxy.sock"
             self._port = await self.proxy.start(self._unix)
+
+    async def _get_daemon(self) -> Daemon:
+        if not self._wanted["daemon"].get("own"):
+            return await self._shared.get()
+        self._own = Daemon(settings=self._wanted["daemon"].get("settings"))
+        await self._own.start()
+        return self._own
 
     async def stop(self) -> None:
         if self.proxy is not None:
             await self.proxy.stop()
         if self.scripted is not None:
             await self.scripted.stop()
-        if self.daemon is not None:
-            await self.daemon.stop()
+        if self._own is not None:
+            await self._own.close()
 
     def places(self) -> dict[str, str]:
         """Return what the `${...}` of the scenario stand for."""
-        unix, tcp = f"unix://{self._unix}", f"127.0.0.1:{self._port}"
+        addresses = {
+            "unix": f"unix://{self._unix}",
+            "tcp": f"127.0.0.1:{self._port}",
+            "tls": f"https://localhost:{self._tls_port}",
+        }
         return {
-            "address": unix if self._transport == "unix" else tcp,
-            "unix": unix,
-            "tcp": tcp,
+            **addresses,
+            "address": addresses[self._transport],
+            "runtime_dir": str(self._token_file.parent),
             "token_file": str(self._token_file),
             "folder": str(self.folder),
-            "workspace": str(self.folder),
-            "session": _PLACEHOLDER_SESSION,
+            "workspace": str(self._workspace),
+            "session": self._session,
         }
 
     def connection(self) -> dict[str, str]:
         places = self.places()
         given = {"address": places["address"]}
-        if self._transport == "tcp":
+        if self._transport != "unix":
             given["token_file"] = places["token_file"]
+        if self._transport == "tls":
+            given["tls_ca"] = str(self.folder / "ca.pem")
         return given
 
     async def act(self, action: dict[str, Any], process: asyncio.subprocess.Process | None) -> None:
@@ -143,7 +184,7 @@ class _Stage:
                 await asyncio.sleep(action["ms"] / 1000)
             case _:
                 assert self.daemon is not None
-                await self.daemon.act(action)
+                await act(self.daemon, {"session": self._session, **action})
 
 
 class _Program:
@@ -238,9 +279,12 @@ def _judge(scenario: dict[str, Any], program: _Program) -> Outcome:
     return outcome
 
 
-async def _run_once(scenario: Scenario, language: Language, transport: str) -> Outcome:
+async def _run_once(
+    scenario: Scenario, language: Language, transport: str, shared: SharedDaemon
+) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="sdc"))
-    stage = _Stage(scenario, transport, folder)
+    session = f"{scenario.name}-{language.key}-{transport}".replace("_", "-")
+    stage = _Stage(scenario, session, transport, shared, folder)
     try:
         await stage.start()
         for action in filled(scenario.data.get("prepare", []), stage.places()):
@@ -261,11 +305,11 @@ async def _run_once(scenario: Scenario, language: Language, transport: str) -> O
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def run(scenario: Scenario, language: Language) -> Outcome:
+async def run(scenario: Scenario, language: Language, shared: SharedDaemon) -> Outcome:
     """Run the scenario over each of its transports; the first that fails decides."""
     outcome = Outcome()
     for transport in scenario.transports:
-        outcome = await _run_once(scenario, language, transport)
+        outcome = await _run_once(scenario, language, transport, shared)
         if outcome.complaints:
             outcome.complaints = [f"[{transport}] {c}" for c in outcome.complaints]
             return outcome

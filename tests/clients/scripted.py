@@ -2,8 +2,11 @@
 
 A script is the `scripted` object of a scenario:
 
-    {"token": TEXT, "told_token": TEXT, "subscribe": [ATTEMPT, ...], "calls": {METHOD: [ATTEMPT, ...]}}
+    {"token": TEXT, "told_token": TEXT, "stranger": BOOL, "subscribe": [ATTEMPT, ...],
+     "calls": {METHOD: [ATTEMPT, ...]}}
 
+`told_token` is what the token file says when that is not the truth, `stranger` makes the certificate one
+that the CA did not sign. It listens on a unix socket, on loopback TCP, and on loopback TCP with TLS.
 An ATTEMPT is a list of actions, carried out in order for one call; the last attempt repeats.
 
 - in both: `{"wait_ms": N}`, `{"hang": true}` (until the call ends), `{"new_token": TEXT}` (from now on
@@ -25,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
+import trustme
 from google.protobuf import descriptor_pool, json_format, message_factory
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
@@ -118,8 +122,11 @@ class ScriptedServer:
         self._server: grpc.aio.Server | None = None
         token_file.write_text(f"{script.get('told_token', self._token)}\n")
 
-    async def start(self, unix: Path) -> int:
-        """Listen on the unix socket and on a free loopback port, which is returned."""
+    async def start(self, unix: Path, ca_file: Path) -> tuple[int, int]:
+        """Listen on the unix socket and on two free loopback ports; return them: plain, TLS.
+
+        `ca_file` is written: what clients verify the TLS port with.
+        """
         options = [("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)]
         server = grpc.aio.server(options=options)
         for file in _FILES:
@@ -130,9 +137,18 @@ class ScriptedServer:
                 )
         server.add_insecure_port(f"unix:{unix}")
         port = server.add_insecure_port("127.0.0.1:0")
+        secure = server.add_secure_port("localhost:0", self._credentials(ca_file))
         await server.start()
         self._server = server
-        return port
+        return port, secure
+
+    def _credentials(self, ca_file: Path) -> grpc.ServerCredentials:
+        ca = trustme.CA()
+        ca.cert_pem.write_to_path(str(ca_file))
+        signer = trustme.CA() if self._script.get("stranger") else ca
+        certificate = signer.issue_cert("localhost", "127.0.0.1")
+        chain = b"".join(blob.bytes() for blob in certificate.cert_chain_pems)
+        return grpc.ssl_server_credentials([(certificate.private_key_pem.bytes(), chain)])
 
     async def stop(self) -> None:
         """End every call and stop listening."""
