@@ -189,7 +189,7 @@ def exited(state: State, status: ExitStatus) -> list[Effect]:
     effects: list[Effect] = []
     started = state.ready or state.spoken
     if not started and not state.failed and not state.stopping:
-        effects += _launch_failed(state, status.stderr_tail.strip() or _how(status))
+        effects += _launch_failed(state, words) if (words := _last_words(status)) else []
     effects += commands.abandoned(state)
     for pending in [*state.pending.values(), *[Pending("model")] * state.settings.models_due]:
         effects += _unanswered(pending)
@@ -219,11 +219,15 @@ def _unanswered(pending: Pending) -> list[Effect]:
     return []
 
 
-def _how(status: ExitStatus) -> str:
+def _last_words(status: ExitStatus) -> str:
+    """Return why it never was ready; "" when nobody saw its end, so there is nothing to tell."""
+    if words := status.stderr_tail.strip():
+        return words
     if status.signal is not None:
         return f"the agent was ended by signal {status.signal} before it was ready"
-    code = "" if status.exit_code is None else f" with code {status.exit_code}"
-    return f"the agent exited{code} before it was ready"
+    if status.exit_code is not None:
+        return f"the agent exited with code {status.exit_code} before it was ready"
+    return ""
 
 
 def _launch_failed(state: State, words: str) -> list[Effect]:
