@@ -5,7 +5,7 @@ returns when all is well, raises `Failed` or lets a command's failure through, a
 this machine lacks something that only CI installs.
 """
 
-from tests.gates import clients, contract, installed, python, show, suite, toolchains
+from tests.gates import agents, clients, contract, installed, python, show, suite, toolchains
 from tests.gates.base import Failed, Gate, Skipped
 
 __all__ = ["GATES", "Failed", "Gate", "Skipped"]
@@ -23,6 +23,7 @@ GATES: tuple[Gate, ...] = (
     Gate("pytest", "the test suite", suite.tests),
     Gate("wheel", "the wheel works where it is installed, with the newest libraries", installed.newest),
     Gate("oldest", "the wheel works with the oldest libraries it admits", installed.oldest),
+    Gate("claude", "Claude Code itself, through client, daemon and shim", agents.claude),
     Gate("clients", "clients of every language behave the same", clients.conformance),
     Gate("chaos", "killing the daemon loses, doubles and reorders nothing", show.chaos),
     Gate("benchmarks", "the benchmarks run and hold their floors", show.benchmarks),

@@ -56,8 +56,8 @@ def chaos() -> None:
 
 def benchmarks() -> None:
     """Replay against JSON over SSE and one event per message, the live path, and start-up."""
-    replay = _figures("tests.bench.replay")
+    replay = _figures("tests.bench.replay", "--events", "20000", "--rounds", "3")
     _hold("replay", replay, vs_sse=_at_least(3), vs_one_per_message=_at_least(10))
-    live = _figures("tests.bench.live")
+    live = _figures("tests.bench.live", "--seconds", "2", "--lines", "60000")
     _hold("live", live, ingest_lines_per_s=_at_least(5000))
-    _figures("tests.bench.startup")
+    _figures("tests.bench.startup", "--sessions", "100", "--rounds", "2")
