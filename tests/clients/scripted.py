@@ -137,7 +137,7 @@ class ScriptedServer:
                 )
         server.add_insecure_port(f"unix:{unix}")
         port = server.add_insecure_port("127.0.0.1:0")
-        secure = server.add_secure_port("localhost:0", self._credentials(ca_file))
+        secure = server.add_secure_port("127.0.0.1:0", self._credentials(ca_file))
         await server.start()
         self._server = server
         return port, secure
