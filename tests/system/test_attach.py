@@ -173,6 +173,23 @@ async def test_an_answer_is_asked_for_and_so_is_one_while_waiting(daemon: Daemon
                 break
 
 
+async def test_tail_shows_running_text_at_once(daemon: Daemon, session: str) -> None:
+    def act(terminal: Terminal) -> None:
+        terminal.wait_for("state      idle")
+        asyncio.run_coroutine_threadsafe(send("!text @20 " + "word " * 200), loop).result(60)
+        terminal.wait_for("text       word word word")
+        assert "turn end" not in terminal.text
+        terminal.press("c")
+        assert terminal.wait_for_exit() == 130
+
+    async def send(text: str) -> None:
+        async with SessiondClient(daemon.unix) as client:
+            await client.send(session, text)
+
+    loop = asyncio.get_running_loop()
+    await on_terminal(daemon, act, "tail", session)
+
+
 async def test_a_list_is_fitted_to_the_terminal(daemon: Daemon, session: str) -> None:
     def act(terminal: Terminal) -> None:
         seen = terminal.wait_for("ID", "STATE", "WORKSPACE")

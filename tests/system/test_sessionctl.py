@@ -380,6 +380,28 @@ async def test_wrong_usage_exits_with_2(ctl: Ctl, arguments: tuple[str, ...]) ->
     assert (await ctl.try_(*arguments)).code == 2
 
 
+async def test_text_that_is_no_utf8_is_one_clear_line(ctl: Ctl) -> None:
+    session = await ctl.new()
+    ran = await ctl.try_("send", session, "caf\udce9")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert ran.err.startswith("sessionctl: NOT_UTF8: ")
+
+
+async def test_a_terminal_without_unicode_gets_numbers(ctl: Ctl) -> None:
+    session = await ctl.new("--title", "caf\u00e9 \u2713")
+    process = await asyncio.create_subprocess_exec(
+        SESSIONCTL,
+        "ls",
+        stdout=asyncio.subprocess.PIPE,
+        env={**ctl.daemon.env, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    async with asyncio.timeout(_SECONDS):
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert session in out.decode("ascii")
+    assert "caf\\xe9 \\u2713" in out.decode("ascii")
+
+
 async def test_the_version_is_printed(ctl: Ctl) -> None:
     assert (await ctl("--version")).out.startswith("sessionctl ")
 

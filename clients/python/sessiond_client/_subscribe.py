@@ -185,15 +185,13 @@ class Subscription:
         if expected == 0 and response.events and response.first_seq > 1:
             # "From the beginning" of a transcript whose beginning is gone.
             expected = response.first_seq - 1
-        for event in response.events:
-            expected += 1
-            if event.seq != expected:
-                raise BrokenPromiseError(
-                    _C.DATA_LOSS, f"the daemon sent event {event.seq} where {expected} must come"
-                )
-        if response.head_seq < expected:
+        seqs = [event.seq for event in response.events]
+        last = expected + len(seqs)
+        if seqs != list(range(expected + 1, last + 1)):
+            raise BrokenPromiseError(_C.DATA_LOSS, f"the daemon sent {_first_wrong(seqs, expected)}")
+        if response.head_seq < last:
             raise BrokenPromiseError(
-                _C.DATA_LOSS, f"the daemon says head_seq {response.head_seq} after event {expected}"
+                _C.DATA_LOSS, f"the daemon says head_seq {response.head_seq} after event {last}"
             )
         self.transcript_id = response.transcript_id
         self.head_seq = response.head_seq
@@ -219,6 +217,11 @@ class Subscription:
         _log.info("subscription %s lost, again in %.2f s: %s", self.session_id, delay, failure)
         if self._on_lost is not None:
             self._on_lost(failure)
+
+
+def _first_wrong(seqs: list[int], before: int) -> str:
+    wrong = next((seq, due) for due, seq in enumerate(seqs, before + 1) if seq != due)
+    return f"event {wrong[0]} where {wrong[1]} must come"
 
 
 async def _read(call: _Call, timeout: float) -> session_service_pb2.SubscribeResponse | None:

@@ -190,6 +190,8 @@ def _reported() -> Iterator[None]:
         # What is still buffered has nowhere to go, and Python would complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_BROKEN_PIPE) from None
+    except UnicodeError as error:
+        _fail("NOT_UTF8", f"an argument or the input is not valid UTF-8: {error}")
     except OSError as error:
         _fail("FILE", f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
