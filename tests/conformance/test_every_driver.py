@@ -208,7 +208,7 @@ def _mutated(line: bytes, value: Any, choice: random.Random) -> bytes:
     """Return a recorded line with one value replaced, or with its bytes damaged."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     if isinstance(record, dict) and record and choice.random() < 0.7:
         path = choice.choice(_places(record)[1:])
@@ -297,7 +297,7 @@ def beginnings(name: str) -> list[list[Step]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_any_inputs_keep_every_promise_and_survive_a_restore_at_every_point(
     name: str, data: st.DataObject

@@ -24,7 +24,6 @@ from sessiond_drivers.base import (
     Message,
     Program,
     Refused,
-    Settle,
     StopPlan,
     Write,
 )
@@ -134,7 +133,7 @@ class EchoDriver(Driver):
             withdraw=ev.WITHDRAW_REASON_AGENT_EXITED,
         )
         effects += [state.failed(request, "the agent exited first") for request in list(state.requests)]
-        effects += [Settle(message_id, _UNQUEUE_DROPPED) for message_id in state.unqueues]
+        effects += [state.settle(message_id, _UNQUEUE_DROPPED) for message_id in list(state.unqueues)]
         self._state = state.next_process()
         return effects
 

@@ -6,7 +6,8 @@ import msgspec
 
 from sessiond.v1 import error_reason_pb2, session_pb2
 from sessiond.v1 import event_pb2 as ev
-from sessiond_drivers.base import Effect, Emit
+from sessiond.v1.session_service_pb2 import UnqueueOutcome
+from sessiond_drivers.base import Effect, Emit, Settle
 from sessiond_drivers.ledger import Ledger
 
 # The agent's name of a setting -> the contract's.
@@ -27,8 +28,8 @@ class State(msgspec.Struct):
     """Everything the next input depends on.
 
     `pending` maps each message handed over and not read to whether it is an append. `unqueues` holds
-    the messages asked back, in order. `requests` are open, by the id the agent echoes. `resuming` says
-    what the process was started for, until it is ready.
+    the messages asked back, in order, `became` what happened to them since. `requests` are open, by the
+    id the agent echoes. `resuming` says what the process was started for, until it is ready.
     """
 
     ready: bool = False
@@ -36,6 +37,7 @@ class State(msgspec.Struct):
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     pending: dict[str, bool] = {}
     unqueues: list[str] = []
+    became: dict[str, int] = {}
     requests: dict[str, Request] = {}
     last_request: int = 0
     commands: list[str] = []
@@ -73,6 +75,22 @@ class State(msgspec.Struct):
     def answered(self, question_id: str) -> list[Effect]:
         """Close a question and say the state after it."""
         return self.ledger.answered(question_id) + self.say_state()
+
+    def resolve(self, message_id: str, outcome: UnqueueOutcome.ValueType) -> bool:
+        """Note that a message is read or will never be; False when it does not wait."""
+        if self.pending.pop(message_id, None) is None:
+            return False
+        if message_id in self.unqueues:
+            self.became[message_id] = outcome
+        return True
+
+    def settle(self, message_id: str, outcome: UnqueueOutcome.ValueType) -> Settle:
+        """Close the first call that asked this message back: what happened to it counts, if known."""
+        known = self.became.get(message_id)
+        self.unqueues.remove(message_id)
+        if message_id not in self.unqueues:
+            self.became.pop(message_id, None)
+        return Settle(message_id, outcome if known is None else UnqueueOutcome.ValueType(known))
 
     def open_request(self, what: str, command_id: str) -> str:
         """Note a request; return the id to send along."""

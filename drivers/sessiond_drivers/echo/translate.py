@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from sessiond.v1 import error_reason_pb2, session_pb2, session_service_pb2
 from sessiond.v1 import event_pb2 as ev
 from sessiond_drivers import notices
-from sessiond_drivers.base import Attach, Dropped, Effect, Emit, Identified, Retract, Settle, Taken
+from sessiond_drivers.base import Attach, Dropped, Effect, Emit, Identified, Retract, Taken
 from sessiond_drivers.echo import records
 from sessiond_drivers.echo.state import SETTINGS, State, error
 
@@ -48,9 +48,11 @@ _TOOL_OUTCOMES = {
     "error": ev.TOOL_OUTCOME_FAILED,
     "denied": ev.TOOL_OUTCOME_DENIED,
 }
+_DROPPED = session_service_pb2.UNQUEUE_OUTCOME_DROPPED
+_ALREADY_SENT = session_service_pb2.UNQUEUE_OUTCOME_ALREADY_SENT
 _UNQUEUE_OUTCOMES = {
-    "dropped": session_service_pb2.UNQUEUE_OUTCOME_DROPPED,
-    "read": session_service_pb2.UNQUEUE_OUTCOME_ALREADY_SENT,
+    "dropped": _DROPPED,
+    "read": _ALREADY_SENT,
     "unknown": session_service_pb2.UNQUEUE_OUTCOME_UNKNOWN,
 }
 _OPTION_KINDS = {
@@ -170,13 +172,13 @@ def _end(state: State, line: records.End) -> list[Effect] | None:
 
 
 def _read(state: State, line: records.Read) -> list[Effect] | None:
-    if state.pending.pop(line.id, None) is None:
+    if not state.resolve(line.id, _ALREADY_SENT):
         return None
     return [Taken(line.id), *state.say_state()]
 
 
 def _dropped(state: State, line: records.Dropped) -> list[Effect] | None:
-    if state.pending.pop(line.id, None) is None:
+    if not state.resolve(line.id, _DROPPED):
         return None
     return [Dropped(line.id), *state.say_state()]
 
@@ -185,13 +187,13 @@ def _unqueued(state: State, line: records.Unqueued) -> list[Effect] | None:
     outcome = _UNQUEUE_OUTCOMES.get(line.outcome)
     if outcome is None or line.id not in state.unqueues:
         return None
-    state.unqueues.remove(line.id)
+    settled = state.settle(line.id, outcome)
     effects: list[Effect] = []
-    waits = line.outcome != "read" and state.pending.pop(line.id, None) is not None
-    if waits and line.outcome == "unknown":
-        # It was handed over and the agent denies it: it will never read it.
+    # Handed over and denied by the agent, it will never be read either.
+    waited = settled.outcome != _ALREADY_SENT and state.resolve(line.id, _DROPPED)
+    if waited and settled.outcome != _DROPPED:
         effects.append(Dropped(line.id))
-    return [*effects, Settle(line.id, outcome), *state.say_state()]
+    return [*effects, settled, *state.say_state()]
 
 
 # --- tools, files, questions ---

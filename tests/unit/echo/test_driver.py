@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sessiond.v1 import error_reason_pb2, session_pb2
 from sessiond.v1 import event_pb2 as ev
-from sessiond_drivers.base import Emit, ExitStatus, Refused
+from sessiond.v1.session_service_pb2 import UnqueueOutcome
+from sessiond_drivers.base import Emit, ExitStatus, Refused, Settle
 from sessiond_drivers.echo import DRIVER, EchoConfig
 from sessiond_drivers.echo.state import State
 from tests.conformance.host import SPEC, DriverHost
@@ -129,6 +130,37 @@ def test_a_message_taken_back_frees_the_way() -> None:
     assert not host.driver.between_turns
     host.line(b'{"kind":"unqueued","id":"m1","outcome":"dropped"}')
     assert host.driver.between_turns
+
+
+READ, BACK = b'{"kind":"read","id":"m1"}', b'{"kind":"unqueued","id":"m1","outcome":"%s"}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcomes"),
+    [
+        ([READ], ["ALREADY_SENT", "ALREADY_SENT"]),
+        ([READ, BACK % b"unknown"], ["ALREADY_SENT", "ALREADY_SENT"]),
+        ([READ, BACK % b"dropped", BACK % b"unknown"], ["ALREADY_SENT", "ALREADY_SENT"]),
+        ([b'{"kind":"dropped","id":"m1"}', BACK % b"read"], ["DROPPED", "DROPPED"]),
+        ([BACK % b"dropped"], ["DROPPED", "DROPPED"]),
+        ([BACK % b"unknown", BACK % b"unknown"], ["UNKNOWN", "DROPPED"]),
+        ([BACK % b"read", READ], ["ALREADY_SENT", "ALREADY_SENT"]),
+        ([], ["DROPPED", "DROPPED"]),
+    ],
+)
+def test_a_message_asked_back_twice_is_settled_by_what_happened_to_it(
+    lines: list[bytes], outcomes: list[str]
+) -> None:
+    host = ready()
+    host.send("m1", "hello")
+    host.unqueue("m1")
+    host.unqueue("m1")
+    for line in lines:
+        host.line(line)
+    host.exited()
+    settled = [UnqueueOutcome.Name(e.outcome) for e in host.effects if isinstance(e, Settle)]
+    assert settled == [f"UNQUEUE_OUTCOME_{outcome}" for outcome in outcomes]
+    assert not host.bodies("notice")
 
 
 # --- refusals ---
