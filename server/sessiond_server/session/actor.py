@@ -88,7 +88,8 @@ class Session:
     def read(self, after_seq: int, most: int) -> tuple[bytes, int]:
         """Return joined records after `after_seq` and the seq of the last one."""
         found = self.tail.read(after_seq, most)
-        return found or self._context.store.read_after(self.row.key, after_seq, most)
+        # Not beyond the head: what the writer has just committed is published only after this step.
+        return found or self._context.store.read_after(self.row.key, after_seq, most, self.row.head_seq)
 
     def page(self, before_seq: int, count: int, most: int) -> bytes:
         """Return the last `count` records before `before_seq`, ascending; fewer to stay under `most`."""

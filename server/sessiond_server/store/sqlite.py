@@ -15,6 +15,7 @@ from sessiond_server.store.writer import Statement, Writer
 # Rows of one step are cut at this size, so that reading from the middle never loads much more.
 ROW_BYTES = 256 * 1024
 LINE, CLOSE_STDIN = 0, 1
+_NO_END = 2**63 - 1
 
 _SESSION_COLUMNS = (
     "key, session_id, transcript_id, driver, spec, head_seq, run, alive, raw_offset, input_id, "
@@ -223,19 +224,20 @@ class Store:
 
     # --- transcripts ---
 
-    def read_after(self, key: int, after_seq: int, most: int) -> tuple[bytes, int]:
+    def read_after(self, key: int, after_seq: int, most: int, upto: int = _NO_END) -> tuple[bytes, int]:
         """Return joined records after `after_seq`, of about `most` bytes, and the last seq.
 
-        At least one row, whatever its size; (b"", after_seq) at the end of the transcript.
+        At least one row, whatever its size; (b"", after_seq) at the end of the transcript. `upto` is the
+        head that the reader is told of: a step may be committed before its actor knows.
         """
         sql = (
             "SELECT first_seq, last_seq, data FROM transcript WHERE session = ?1 AND first_seq >= "
             "ifnull((SELECT max(first_seq) FROM transcript WHERE session = ?1 AND first_seq <= ?2), 0) "
-            "AND last_seq >= ?2 ORDER BY first_seq"
+            "AND last_seq >= ?2 AND last_seq <= ?3 ORDER BY first_seq"
         )
         parts: list[bytes] = []
         size, last = 0, after_seq
-        cursor = self._reading.execute(sql, (key, after_seq + 1))
+        cursor = self._reading.execute(sql, (key, after_seq + 1, upto))
         for first_seq, last_seq, data in cursor:
             if first_seq <= after_seq:
                 data = records.skip(data, after_seq - first_seq + 1)

@@ -103,6 +103,15 @@ async def test_reading_from_any_place_gives_the_rest_in_order(store: Store) -> N
             assert page == list(range(max(1, before - count), before))
 
 
+async def test_nothing_is_read_beyond_the_head_that_the_reader_is_told(store: Store) -> None:
+    key = await store.create_session(_row(), None)
+    for first in (1, 4):
+        await store.commit(_step(key, first, 3))
+    data, last = store.read_after(key, 1, 10_000, 3)
+    assert (_seqs(data), last) == ([2, 3], 3)
+    assert store.read_after(key, 3, 10_000, 3) == (b"", 3)
+
+
 async def test_a_page_stays_under_its_bytes(store: Store) -> None:
     key = await store.create_session(_row(), None)
     await store.commit(_step(key, 1, 50, 1000))
