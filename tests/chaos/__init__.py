@@ -1,0 +1,1 @@
+"""The promises, attacked: what clients recorded while everything around them was killed."""

@@ -1,0 +1,87 @@
+"""A daemon that breaks one promise, once in a while: `main(HOW)` in place of the daemon's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from unittest.mock import patch
+
+from sessiond_server.main import main as serve
+from sessiond_server.session.core import Core, Product
+from sessiond_server.store import Step, Store
+from tests.support.daemon import Daemon
+
+_EVERY = 400
+
+
+def drop() -> None:
+    """One event of a step is not stored, as if it had been."""
+    _on_product(lambda product: product.records.pop(1))
+
+
+def double() -> None:
+    """One event of a step is stored twice."""
+    _on_product(lambda product: product.records.insert(1, product.records[1]))
+
+
+def swap() -> None:
+    """Two events of a step change places."""
+    _on_product(lambda product: product.records.insert(0, product.records.pop(1)))
+
+
+def forget() -> None:
+    """A step is said to be durable and is not."""
+    commit, steps = Store.commit, count(1)
+
+    def forgetful(store: Store, step: Step) -> asyncio.Future[None]:
+        if next(steps) % 40 or step.state is not None:
+            return commit(store, step)
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    patch.object(Store, "commit", forgetful).start()
+
+
+def repeat() -> None:
+    """A message is written to the agent twice."""
+    write, lines = Core.write, count(1)
+
+    def repetitive(core: Core, kind: int, data: bytes) -> None:
+        for _ in range(1 + (b'"message"' in data and next(lines) == 2)):
+            write(core, kind, data)
+
+    patch.object(Core, "write", repetitive).start()
+
+
+def _on_product(spoil: Callable[[Product], object]) -> None:
+    finish, events = Core.finish, count(1)
+
+    def spoiling(core: Core) -> Product:
+        product = finish(core)
+        if len(product.records) > 2 and any(next(events) % _EVERY == 0 for _ in product.records):
+            spoil(product)
+        return product
+
+    patch.object(Core, "finish", spoiling).start()
+
+
+SABOTAGE = {"drop": drop, "double": double, "swap": swap, "forget": forget, "repeat": repeat}
+
+
+def main(how: str) -> None:
+    """Serve, sabotaged."""
+    SABOTAGE[how]()
+    serve()
+
+
+def sabotaged(how: str) -> type[Daemon]:
+    """Return a kind of daemon that is sabotaged so."""
+
+    class Sabotaged(Daemon):
+        def command(self) -> list[str]:
+            python, option, _, *rest = super().command()
+            return [python, option, f"from {__name__} import main; main({how!r})", *rest]
+
+    return Sabotaged
