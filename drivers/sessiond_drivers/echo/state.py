@@ -99,6 +99,14 @@ class State(msgspec.Struct):
         self.requests[name] = Request(what, command_id)
         return name
 
+    def close_request(self, name: str, *kinds: str) -> bool:
+        """Close a request as done; False when no request of these kinds is open under that name."""
+        request = self.requests.get(name)
+        if request is None or request.what not in kinds:
+            return False
+        del self.requests[name]
+        return True
+
     def failed(self, request: str, why: str) -> Emit:
         """Close a request as failed."""
         what = self.requests.pop(request).what

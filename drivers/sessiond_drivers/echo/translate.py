@@ -113,9 +113,8 @@ def _choice(option: records.Option) -> session_pb2.Choice:
 
 def _settings(state: State, line: records.Settings) -> list[Effect] | None:
     changed = {name: value for name in SETTINGS if (value := getattr(line, name)) is not None}
-    if not changed or (line.request and line.request not in state.requests):
+    if not changed or (line.request and not state.close_request(line.request, *_named(changed))):
         return None
-    state.requests.pop(line.request, None)
     return _confirm(state, changed)
 
 
@@ -123,8 +122,12 @@ def _confirm(state: State, changed: dict[str, str]) -> list[Effect]:
     if not changed:
         return []
     state.settings.update(changed)
-    named = {SETTINGS[name]: value for name, value in changed.items()}
-    return [Emit(ev.Event(settings_changed=ev.SettingsChanged(**named)))]
+    return [Emit(ev.Event(settings_changed=ev.SettingsChanged(**_named(changed))))]
+
+
+def _named(changed: dict[str, str]) -> dict[str, str]:
+    """Return settings by the contract's names."""
+    return {SETTINGS[name]: value for name, value in changed.items()}
 
 
 def _refused(state: State, line: records.Refused) -> list[Effect] | None:
@@ -166,7 +169,7 @@ def _end(state: State, line: records.End) -> list[Effect] | None:
     if outcome is None or not state.ledger.turn_id:
         return None
     reason = _REASONS.get(line.reason, _DEFAULT_REASONS[line.outcome])
-    state.requests.pop(line.request, None)
+    state.close_request(line.request, "compact", "command")
     ended = state.ledger.end_turn(outcome, reason, line.message, line.ms, line.steps)
     return [*ended, *state.say_state()]
 
@@ -285,7 +288,7 @@ def _compacted(state: State, line: records.Compacted) -> list[Effect]:
 
 
 def _cleared(state: State, line: records.Cleared) -> list[Effect] | None:
-    if line.request and state.requests.pop(line.request, None) is None:
+    if line.request and not state.close_request(line.request, "clear"):
         return None
     return [Emit(ev.Event(cleared=ev.Cleared())), *state.say_state()]
 
