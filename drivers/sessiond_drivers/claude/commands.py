@@ -16,6 +16,7 @@ from sessiond_drivers.claude.wire import Record, integer, obj, text
 
 __all__ = [
     "abandoned",
+    "begun_anew",
     "check",
     "cleared",
     "compact_boundary",
@@ -90,18 +91,23 @@ def cleared(state: State) -> list[Effect]:
         state.command.done = True
     if state.turn.cleared:
         return []
-    state.turn.cleared = True
+    state.turn.cleared, state.asked = True, False
     usage.context_changed(state, None)
     return [Emit(ev.Event(cleared=ev.Cleared()))]
 
 
 def conversation(state: State, native_session_id: str) -> list[Effect]:
     """Take the conversation's id: another one after a clear, and what a resume needs from now on."""
-    if not native_session_id or native_session_id == state.native_session_id:
+    if not native_session_id:
+        return []
+    state.named = native_session_id
+    if native_session_id == state.native_session_id:
         return []
     # Another id in the same process is another conversation: older versions say of a clear no more.
     effects = cleared(state) if state.spoken else []
     state.native_session_id = native_session_id
+    # The program writes a conversation down when there is something in it.
+    state.unsaved = "" if state.asked else native_session_id
     return [*effects, Identified(native_session_id=native_session_id)]
 
 
@@ -120,6 +126,15 @@ def said(state: State, record: Record, words: str) -> list[Effect]:
     command.done = True
     output = ev.CommandOutput(command_id=command.command_id, text=words)
     return [Emit(ev.Event(command_output=output))]
+
+
+def begun_anew(former: State) -> list[Effect]:
+    """The conversation was never written down: what is above is in nobody's context any more."""
+    if not former.asked:
+        return []
+    words = "The agent ended before it had saved the conversation; a new one begins."
+    notice = ev.Notice(level=ev.NOTICE_LEVEL_WARNING, text=words)
+    return [Emit(ev.Event(ignorable=True, notice=notice)), Emit(ev.Event(cleared=ev.Cleared()))]
 
 
 def finished(state: State) -> list[Effect]:

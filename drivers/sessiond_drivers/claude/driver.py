@@ -87,16 +87,20 @@ class ClaudeDriver(Driver):
     def launch(self, spec: LaunchSpec, resume: bool) -> Launch:
         """Start a process; ids of turns and requests go on, and so does the cost."""
         former = self._state
+        lost = spec.native_session_id != "" and spec.native_session_id == former.unsaved
         self._state = state = State(
             process=former.process + 1,
             requests=former.requests,
-            resumed=resume,
-            native_session_id=spec.native_session_id,
+            native_session_id="" if lost else spec.native_session_id,
+            named=former.named,
+            unsaved=former.unsaved,
+            asked=former.asked and not lost,
             bypass=spec.permission_mode == BYPASS,
             ledger=Ledger(turns=former.ledger.turns),
         )
         state.usage.session_cost = former.usage.session_cost
-        return launch(self._config, state, spec)
+        anew = commands.begun_anew(former) if lost else []
+        return launch(self._config, state, spec, [*anew, *self._opening()])
 
     def line(self, line: bytes) -> list[Effect]:
         """Take one line of stdout."""
@@ -115,8 +119,7 @@ class ClaudeDriver(Driver):
 
     def adopted(self) -> list[Effect]:
         """Ask again what the program is and which permissions it waits for."""
-        request_id = self._state.request("initialize")
-        return [Write(control_request(request_id, "initialize"))]
+        return self._opening()
 
     def message(self, message: Message) -> list[Effect]:
         """Write a message; into a running turn it is read at the next tool boundary."""
@@ -181,6 +184,9 @@ class ClaudeDriver(Driver):
     def restore(self, snapshot: bytes) -> None:
         """Take back a snapshot; what an older version did not know has its default."""
         self._state = _decode(snapshot)
+
+    def _opening(self) -> list[Effect]:
+        return [Write(control_request(self._state.request("initialize"), "initialize"))]
 
     def _assistant(self, record: Record, line: bytes) -> list[Effect]:
         state, message = self._state, obj(record, "message")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 
-from sessiond_drivers.base import Launch, LaunchSpec, Program, StopPlan, Write
+from sessiond_drivers.base import Effect, Launch, LaunchSpec, Program, StopPlan
 from sessiond_drivers.claude.config import ClaudeConfig
 from sessiond_drivers.claude.state import State
-from sessiond_drivers.claude.wire import control_request
 
 __all__ = ["BYPASS", "STOP", "launch", "program"]
 
@@ -47,18 +47,18 @@ def program(config: ClaudeConfig) -> Program:
     )
 
 
-def launch(config: ClaudeConfig, state: State, spec: LaunchSpec) -> Launch:
-    """Return the command line of a process for `spec`, and the request that opens the talk."""
-    opening = Write(control_request(state.request("initialize"), "initialize"))
-    return Launch(argv=_argv(config, spec), env=_env(config), effects=(opening,))
+def launch(config: ClaudeConfig, state: State, spec: LaunchSpec, opening: Sequence[Effect]) -> Launch:
+    """Return how to start a process for `spec` on the conversation that the state names."""
+    argv = _argv(config, spec, state.native_session_id)
+    return Launch(argv=argv, env=_env(config), effects=tuple(opening))
 
 
-def _argv(config: ClaudeConfig, spec: LaunchSpec) -> tuple[str, ...]:
+def _argv(config: ClaudeConfig, spec: LaunchSpec, native_session_id: str) -> tuple[str, ...]:
     argv = [config.binary or _EXECUTABLE, *_ALWAYS]
     # The program remembers none of these over a resume.
     flags = {
         "--permission-mode": spec.permission_mode,
-        "--resume": spec.native_session_id,
+        "--resume": native_session_id,
         "--model": spec.model,
         "--effort": spec.effort,
         "--name": spec.title,

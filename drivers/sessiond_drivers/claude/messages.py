@@ -128,6 +128,7 @@ def _begin(state: State, entry: Waiting) -> list[Effect]:
         if state.command and state.command.native_id == entry.native_id:
             state.command.running = True
         return state.ledger.start_turn(ev.TURN_ORIGIN_COMMAND)
+    state.asked, state.unsaved = True, ""
     if entry.kind == "append":
         state.turn.appending = not state.ledger.turn_id
         return [Taken(entry.message_id)]

@@ -162,17 +162,22 @@ class Turn(msgspec.Struct):
 class State(msgspec.Struct):
     """The driver's snapshot.
 
-    `process` and `requests` count, so that ids of ours never repeat. `resumed`: this process continues a
-    conversation. `ready`: it answered the first request. `spoken`: it has begun a turn. `failed`: it
-    said that it can't start. `bypass`: it was started to act without any asking. `busy`: it said that
-    it works. `state_events`, `lifecycle`: it has shown that it writes session states and the life of
-    each message. `woken`: it just said that work in the background ended. `denied`: tool calls that
-    were refused. `plans`: what the model wrote as its plan, by tool call.
+    `process` and `requests` count, so that ids of ours never repeat.
+
+    Of the process: `ready`, it answered the first request; `spoken`, it has begun a turn; `failed`, it
+    said that it can't start; `bypass`, it was started to act without any asking; `stopping`, it was
+    asked to end; `busy`, it said that it works; `state_events` and `lifecycle`, it has shown that it
+    writes session states and the life of each message; `woken`, it just said that work in the background
+    ended.
+
+    Of the conversation: `named`, the id that the program itself told last; `unsaved`, an id that nothing
+    can resume, for it has not been written down; `asked`, there is a message in it.
+
+    `denied`: tool calls that were refused. `plans`: what the model wrote as its plan, by tool call.
     """
 
     process: int = 0
     requests: int = 0
-    resumed: bool = False
     ready: bool = False
     spoken: bool = False
     failed: bool = False
@@ -183,6 +188,9 @@ class State(msgspec.Struct):
     lifecycle: bool = False
     woken: bool = False
     native_session_id: str = ""
+    named: str = ""
+    unsaved: str = ""
+    asked: bool = False
     agent_version: str = ""
     commands: list[str] = []
     modes: list[str] = []

@@ -232,7 +232,13 @@ def _last_words(status: ExitStatus) -> str:
 
 def _launch_failed(state: State, words: str) -> list[Effect]:
     state.failed = True
-    reason = "RESUME_FAILED" if "No conversation found" in words else "LAUNCH_FAILED"
+    reason = "LAUNCH_FAILED"
+    if "No conversation found" in words:
+        # It was killed before it wrote down what it had named; the next start begins anew. An id that
+        # it never named itself is somebody's mistake and stays one.
+        reason = "RESUME_FAILED"
+        if state.named == state.native_session_id:
+            state.unsaved = state.named
     if "already in use" in words:
         reason = "NATIVE_SESSION_IN_USE"
     raised = ev.ErrorRaised(reason=reason, message=words or "the agent did not start")

@@ -16,6 +16,8 @@ from tests.live.model import Model, Reply, say, use
 from tests.support.waiting import until
 
 _BYPASS = session_pb2.Settings(permission_mode="bypassPermissions")
+# The program refuses to run a bare sleep.
+_WAIT = "while [ ! -e go ]; do sleep 0.1; done"
 _TOUCH = use("Bash", command="touch made.txt", description="Make a file")
 
 
@@ -102,19 +104,23 @@ def _holds(folder: Path, text: str) -> bool:
 @scenario
 async def program_killed_in_a_tool(rig: Rig) -> None:
     script = (
-        Reply([use("Bash", command="sleep 60", description="Wait")]),
+        Reply([say("Hello.")]),
+        Reply([use("Bash", command=_WAIT, description="Wait")]),
         Reply([say("I am back.")], times=2),
     )
     async with rig.talk(*script, settings=_BYPASS) as talk:
+        await talk.run("hello")
         sent = await talk.send("wait")
         await talk.until("tool_started", after=sent.seq)
+        await until(lambda: _holds(talk.home.home / ".claude", "-e go "), "the call is saved")
         unread = await talk.send("read me later")
         native = (await talk.get()).native_session_id
         _kill(talk)
         exited = await talk.until("process_exited")
         assert exited.process_exited.signal == signal.SIGKILL
-        assert talk.bodies("tool_ended")[0].outcome == ev.TOOL_OUTCOME_INTERRUPTED
-        assert talk.bodies("turn_ended")[0].reason == ev.TURN_END_REASON_AGENT_EXITED
+        (ended,) = talk.bodies("tool_ended")
+        assert ended.outcome == ev.TOOL_OUTCOME_INTERRUPTED, ended
+        assert talk.bodies("turn_ended")[1].reason == ev.TURN_END_REASON_AGENT_EXITED
         await talk.control(restart=api.Restart())
         read = await talk.until("user_message", lambda m: m.message_id == unread.message_id)
         await talk.end(read.seq)
@@ -124,17 +130,20 @@ async def program_killed_in_a_tool(rig: Rig) -> None:
         last = talk.model.requests[-1].messages
         assert last.count("read me later") == 1
         assert '"wait"' in last
-        assert [m.message_id for m in talk.bodies("user_message")] == [
-            sent.message_id,
-            unread.message_id,
-        ]
+        ids = [m.message_id for m in talk.bodies("user_message")]
+        assert ids[1:] == [sent.message_id, unread.message_id]
 
 
 @scenario
 async def program_killed_in_the_stream(rig: Rig) -> None:
     gate = threading.Event()
-    script = (Reply([say("word " * 30)], gate=gate, gate_at=3), Reply([say("Again.")], times=2))
+    script = (
+        Reply([say("Hello.")]),
+        Reply([say("word " * 30)], gate=gate, gate_at=3),
+        Reply([say("Again.")], times=2),
+    )
     async with rig.talk(*script) as talk:
+        await talk.run("hello")
         sent = await talk.send("talk")
         await talk.until("assistant_text", after=sent.seq)
         _kill(talk)
@@ -148,7 +157,8 @@ async def program_killed_in_the_stream(rig: Rig) -> None:
 
 @scenario
 async def program_killed_with_a_permission_open(rig: Rig) -> None:
-    async with rig.talk(Reply([_TOUCH]), Reply([say("Anew.")])) as talk:
+    async with rig.talk(Reply([say("Hello.")]), Reply([_TOUCH]), Reply([say("Anew.")])) as talk:
+        await talk.run("hello")
         sent = await talk.send("make it")
         await talk.question(sent.seq)
         _kill(talk)
@@ -162,8 +172,50 @@ async def program_killed_with_a_permission_open(rig: Rig) -> None:
 
 
 @scenario
+async def program_killed_before_it_saved(rig: Rig) -> None:
+    gate = threading.Event()
+    script = (Reply([say("word " * 30)], gate=gate, gate_at=1), Reply([say("Anew.")], times=2))
+    async with rig.talk(*script) as talk:
+        sent = await talk.send("the first words")
+        await talk.until("assistant_text", after=sent.seq)
+        _kill(talk)
+        exited = await talk.until("process_exited")
+        await talk.control(restart=api.Restart())
+        settled = await talk.until(
+            "state_changed",
+            lambda s: s.state in (session_pb2.SESSION_STATE_IDLE, session_pb2.SESSION_STATE_EXITED),
+            after=exited.seq + 1,
+        )
+        if settled.state_changed.state == session_pb2.SESSION_STATE_EXITED:
+            # Older versions write a conversation down late; one that nobody can resume begins anew.
+            assert talk.bodies("error_raised")[0].reason == "RESUME_FAILED"
+            await talk.control(restart=api.Restart())
+            await talk.until_state("IDLE", after=settled.seq)
+            await talk.until("cleared", after=settled.seq)
+        after = await talk.run("and now?")
+        assert talk.text(after) == "Anew."
+
+
+@scenario
+async def restart_right_after_a_clear(rig: Rig) -> None:
+    async with rig.talk(Reply([say("I remember.")]), Reply([say("Nothing.")])) as talk:
+        await talk.run("remember otter")
+        await talk.control(clear=api.Clear())
+        cleared = await talk.until("cleared")
+        await talk.end(cleared.seq)
+        await talk.control(restart=api.Restart())
+        started = await talk.until("process_started", after=cleared.seq)
+        await talk.ready(started.seq)
+        after = await talk.run("what do you remember?")
+        assert talk.text(after) == "Nothing."
+        assert "otter" not in talk.model.requests[-1].messages
+        assert not talk.bodies("error_raised")
+        assert len(talk.bodies("cleared")) == 1
+
+
+@scenario
 async def stop_in_a_tool_ends_its_process_too(rig: Rig) -> None:
-    command = "echo $$ > pid; exec sleep 300"
+    command = f"echo $$ > pid; {_WAIT}"
     async with rig.talk(
         Reply([use("Bash", command=command, description="Wait")]), settings=_BYPASS
     ) as talk:

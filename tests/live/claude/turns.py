@@ -11,6 +11,8 @@ from tests.live.claude.registry import scenario
 from tests.live.claude.rig import Rig
 from tests.live.model import Reply, say, think, use
 
+# The program refuses to run a bare sleep.
+_WAIT = "while [ ! -e go ]; do sleep 0.1; done; echo went"
 _BYPASS = session_pb2.Settings(permission_mode="bypassPermissions")
 
 
@@ -82,7 +84,7 @@ async def interrupt_in_the_stream(rig: Rig) -> None:
 
 @scenario
 async def interrupt_in_a_tool(rig: Rig) -> None:
-    script = (Reply([use("Bash", command="sleep 60", description="Wait")]), Reply([say("Fine.")]))
+    script = (Reply([use("Bash", command=_WAIT, description="Wait")]), Reply([say("Fine.")]))
     async with rig.talk(*script, settings=_BYPASS) as talk:
         sent = await talk.send("wait")
         await talk.until("tool_started", after=sent.seq)
@@ -95,8 +97,7 @@ async def interrupt_in_a_tool(rig: Rig) -> None:
 
 @scenario
 async def steer_in_a_tool(rig: Rig) -> None:
-    wait = "while [ ! -e go ]; do sleep 0.1; done; echo went"
-    script = (Reply([use("Bash", command=wait, description="Wait")]), Reply([say("I heard you.")]))
+    script = (Reply([use("Bash", command=_WAIT, description="Wait")]), Reply([say("I heard you.")]))
     async with rig.talk(*script, settings=_BYPASS) as talk:
         sent = await talk.send("first")
         await talk.until("tool_started", after=sent.seq)
@@ -130,8 +131,7 @@ async def steer_in_the_last_text(rig: Rig) -> None:
 
 @scenario
 async def unqueue_in_time(rig: Rig) -> None:
-    wait = "while [ ! -e go ]; do sleep 0.1; done"
-    script = (Reply([use("Bash", command=wait, description="Wait")]), Reply([say("Done.")]))
+    script = (Reply([use("Bash", command=_WAIT, description="Wait")]), Reply([say("Done.")]))
     async with rig.talk(*script, settings=_BYPASS) as talk:
         sent = await talk.send("first")
         await talk.until("tool_started", after=sent.seq)
@@ -216,9 +216,8 @@ async def sub_agent(rig: Rig) -> None:
 
 @scenario
 async def work_in_the_background(rig: Rig) -> None:
-    wait = "while [ ! -e go ]; do sleep 0.1; done; echo finished"
     script = (
-        Reply([use("Bash", command=wait, description="job", run_in_background=True)]),
+        Reply([use("Bash", command=_WAIT, description="job", run_in_background=True)]),
         Reply([say("It runs.")]),
         Reply([say("It ended.")]),
     )
