@@ -75,6 +75,10 @@ class Language:
         """Return how to start `tail` or `conformance`."""
         return [self._fill(word) for word in self.manifest[program]]
 
+    def checks(self) -> list[list[str]]:
+        """Return the commands of its own ecosystem that check it: format, lint, tests."""
+        return self._commands("checks")
+
     def environment(self) -> dict[str, str]:
         """Return the environment of builds and programs: this one, without sessiond's own variables."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SESSIOND_")}

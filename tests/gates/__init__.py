@@ -24,6 +24,7 @@ GATES: tuple[Gate, ...] = (
     Gate("wheel", "the wheel works where it is installed, with the newest libraries", installed.newest),
     Gate("oldest", "the wheel works with the oldest libraries it admits", installed.oldest),
     Gate("claude", "Claude Code itself, through client, daemon and shim", agents.claude),
+    Gate("client-checks", "each client passes the checks of its own language", clients.checks),
     Gate("clients", "clients of every language behave the same", clients.conformance),
     Gate("chaos", "killing the daemon loses, doubles and reorders nothing", show.chaos),
     Gate("benchmarks", "the benchmarks run and hold their floors", show.benchmarks),
