@@ -133,6 +133,18 @@ async def test_nobody_there_is_told_within_patience(folder: Path) -> None:
         assert asyncio.get_running_loop().time() - began < 3
 
 
+async def test_a_call_waits_as_long_as_the_daemon_asks(daemon: Scripted, client: SessiondClient) -> None:
+    async def reply(_: Message, context: Context) -> Message:
+        if len(daemon.requests) == 1:
+            await fail(context, _C.UNAVAILABLE, "SERVER_DRAINING", retry_ms=700)
+        return wire.GetSessionResponse()
+
+    daemon.replies["GetSession"] = reply
+    began = asyncio.get_running_loop().time()
+    await client.get_session("s")
+    assert asyncio.get_running_loop().time() - began >= 0.7
+
+
 async def test_other_failures_are_not_tried_again(daemon: Scripted, client: SessiondClient) -> None:
     daemon.replies["Send"] = failing(_C.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     with pytest.raises(SessiondError, match="QUEUE_FULL"):

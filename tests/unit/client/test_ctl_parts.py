@@ -204,6 +204,28 @@ async def test_history_is_read_only_as_far_back_as_needed(
     assert len(daemon.of_type(wire.ListEventsRequest)) == pages
 
 
+async def test_what_was_resolved_later_is_not_taken_for_what_waits(
+    daemon: Scripted, client: SessiondClient
+) -> None:
+    events = [queued("old"), asked("old question")]
+    events += [queued("new"), asked("new question"), read("new")]
+    events += [ev.Event(question_answered=ev.QuestionAnswered(question_id="new question"))]
+    for seq, event in enumerate(events, 1):
+        event.seq = seq
+
+    async def reply(request: wire.ListEventsRequest, context: Context) -> wire.ListEventsResponse:
+        end = (request.before_seq or len(events) + 1) - 1
+        return wire.ListEventsResponse(events=events[end - 1 : end], first_seq=1)
+
+    daemon.replies["ListEvents"] = reply
+    session = session_pb2.Session(
+        session_id="s", head_seq=len(events), queue_length=1, open_question_count=1
+    )
+    found = await pending(client, session)
+    assert list(found.questions) == ["old question"]
+    assert [item.item_id for item in found.queue] == ["old"]
+
+
 def printed(conversation: Conversation, *pieces: Piece) -> list[str]:
     console = Console(width=60, color_system=None, force_terminal=False)
     lines = []

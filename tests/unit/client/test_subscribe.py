@@ -122,7 +122,30 @@ async def test_random_cuts_neither_lose_nor_repeat(
         await fail(context, _C.UNAVAILABLE, "SERVER_DRAINING" if aborted else "")
 
     daemon.stream = stream
-    assert await seqs(client, after) == list(range(after + 1, total + 1))
+    if data.draw(st.booleans(), label="whole batches"):
+        batches = [response async for response in client.subscribe("s", after).batches()]
+        seen = [event.seq for response in batches for event in response.events]
+    else:
+        seen = await seqs(client, after)
+    assert seen == list(range(after + 1, total + 1))
+
+
+async def test_batches_go_on_after_a_cut_too(daemon: Scripted, client: SessiondClient) -> None:
+    daemon.stream = serve(send_and_fail(_C.UNAVAILABLE, batch(1, 2, 4)), send(batch(3, 4, 4)))
+    subscription = client.subscribe("s")
+    seen = [event.seq async for response in subscription.batches() for event in response.events]
+    assert seen == [1, 2, 3, 4]
+    assert subscription.last_seq == 4
+
+
+async def test_the_daemon_says_when_to_come_back(daemon: Scripted, client: SessiondClient) -> None:
+    async def draining(_: Request, context: Context) -> None:
+        await fail(context, _C.UNAVAILABLE, "SERVER_DRAINING", retry_ms=700)
+
+    daemon.stream = serve(draining, send(batch(1, 1, 1)))
+    began = asyncio.get_running_loop().time()
+    assert await seqs(client) == [1]
+    assert asyncio.get_running_loop().time() - began >= 0.7
 
 
 async def test_a_killed_and_restarted_daemon_is_rejoined(
