@@ -163,6 +163,11 @@ class Import:
             self.renamed[theirs] = self._request_id(self._step("interrupt", True))
         elif subtype == "cancel_async_message":
             self.renamed[theirs] = self._request_id(self._step("unqueue", request["message_uuid"]))
+        elif subtype == "apply_flag_settings":
+            effort = request["settings"]["effortLevel"] or ""
+            self.renamed[theirs] = self._request_id(self._step("set", {"effort": effort}))
+        elif subtype == "get_settings" and (checks := self._checks()):
+            self.renamed[theirs] = checks[-1]
         elif subtype in _SETTINGS:
             name, field = _SETTINGS[subtype]
             try:
@@ -171,6 +176,12 @@ class Import:
                 self.steps.pop()
                 return
             self.renamed[theirs] = self._request_id(effects)
+
+    def _checks(self) -> list[str]:
+        """The ids of the driver's own questions for what is in force that no answer is known for."""
+        written = [json.loads(line) for line in self.host.lines_written()]
+        ids = [r["request_id"] for r in written if r.get("request", {}).get("subtype") == "get_settings"]
+        return [i for i in ids if i not in self.renamed.values()]
 
     def _user(self, record: Json, at: int) -> None:
         content, message_id = record["message"]["content"], record.get("uuid", "a-message-without-id")
@@ -217,6 +228,13 @@ class Import:
         request_id, reply = response["request_id"], response.get("response", {})
         request = self.asked.get(request_id, {})
         open_ids = [q for q in self.host.obligations.questions if q.split("/")[0] == request_id]
+        if open_ids and reply.get("action") == "accept":
+            for question_id in open_ids:
+                name = list(request["requested_schema"]["properties"])[int(question_id.split("/")[1])]
+                value = reply["content"][name]
+                answer = ("Yes" if value else "No") if isinstance(value, bool) else str(value)
+                self._step("answer", {"question_id": question_id, "answers": [answer]})
+            return
         if not open_ids or reply.get("behavior") not in ("allow", "deny"):
             return
         if reply.get("interrupt"):

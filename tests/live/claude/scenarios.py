@@ -8,4 +8,6 @@ from tests.live.claude.registry import SCENARIOS
 __all__ = ["ALL", "MODULES"]
 
 MODULES = (turns, questions, control, content, life, trouble)
-ALL = list(SCENARIOS)
+ALL = [
+    name for module in MODULES for name, run in SCENARIOS.items() if run.__module__ == module.__name__
+]
