@@ -267,7 +267,7 @@ class _Program:
 def _judge(scenario: dict[str, Any], program: _Program) -> Outcome:
     outcome = Outcome()
     if program.exit_code != scenario.get("exit", 0):
-        outcome.complaints.append(f"exit code {program.exit_code}: {program.errors.strip()[-1500:]}")
+        outcome.complaints.append(f"exit code {program.exit_code}: {program.errors.strip()[-600:]}")
     if "expect_lines" in scenario:
         outcome.complaints += complaints(scenario["expect_lines"], program.lines, program.lines, "lines")
     if "expect_last" in scenario:
