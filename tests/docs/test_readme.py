@@ -17,6 +17,7 @@ from sessiond.v1 import attachment_service_pb2, event_pb2, server_service_pb2, s
 from sessiond_client.ctl.app import app as sessionctl
 from sessiond_server.config import Config
 from sessiond_server.main import app as sessiond
+from tests.clients.languages import languages
 from tests.docs import tour
 from tests.gates.base import CI, ROOT
 
@@ -106,6 +107,11 @@ def test_every_key_of_the_configuration_is_documented(key: str) -> None:
 def test_the_table_of_drivers_is_what_they_say() -> None:
     reference = runpy.run_path(str(ROOT / "drivers" / "driver_reference.py"))
     assert reference["capabilities"](reference["installed"]()) in PAGE
+
+
+@pytest.mark.parametrize("language", [language.key for language in languages()])
+def test_every_client_is_linked(language: str) -> None:
+    assert f"](clients/{language})" in PAGE
 
 
 def test_every_file_that_is_linked_exists() -> None:
