@@ -35,7 +35,7 @@ public final class SessiondException extends RuntimeException {
     super(text(status, reasonOf(details)), status.getCause());
     Optional<ErrorInfo> info = infoOf(details);
     this.code = status.getCode();
-    this.description = Optional.ofNullable(status.getDescription()).orElse("");
+    this.description = described(status);
     this.reasonName = info.map(ErrorInfo::getReason).orElse("");
     this.metadata = info.map(ErrorInfo::getMetadataMap).map(Map::copyOf).orElse(Map.of());
     this.violations =
@@ -150,8 +150,16 @@ public final class SessiondException extends RuntimeException {
 
   private static String text(Status status, String reason) {
     String named = reason.isEmpty() ? "" : " (" + reason + ")";
-    String said = status.getDescription() == null ? "" : ": " + status.getDescription();
-    return status.getCode() + named + said;
+    String said = described(status);
+    return status.getCode() + named + (said.isEmpty() ? "" : ": " + said);
+  }
+
+  /** The transport says "io exception" and leaves the rest to the cause. */
+  private static String described(Status status) {
+    String said = Optional.ofNullable(status.getDescription()).orElse("");
+    String cause = Optional.ofNullable(status.getCause()).map(Throwable::getMessage).orElse("");
+    boolean told = cause.isEmpty() || said.contains(cause);
+    return told ? said : said + (said.isEmpty() ? "" : ": ") + cause;
   }
 
   private static String reasonOf(com.google.rpc.Status details) {

@@ -202,6 +202,7 @@ class AgainstServerTest {
               SessiondException.class,
               () -> alone.call(SessionServiceGrpc.getGetSessionMethod(), request));
       assertEquals(Code.UNAVAILABLE, error.code());
+      assertTrue(error.description().contains("No such file"), error.description());
     }
   }
 }
