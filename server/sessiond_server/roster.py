@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -34,6 +34,8 @@ from sessiond_server.session import (
     request_id_reused,
 )
 from sessiond_server.store import Response, SessionRow, Store
+
+T = TypeVar("T")
 
 _logger = structlog.get_logger(__name__)
 _KILL_TIMEOUT = 10.0
@@ -110,18 +112,31 @@ class Roster:
         the system says, "" where it does not).
         """
         roster = cls(config, store, drivers, contents, clock)
-        await roster._load(_boot_id() if boot_id is None else boot_id)
+        await roster._load(shim.boot_id() if boot_id is None else boot_id)
         return roster
 
     async def _load(self, boot_id: str) -> None:
         rows = list(self._store.sessions())
         await self._check_boot(rows, boot_id)
+        known = {str(row.key) for row in rows}
+        self._spawn(self._sweep([d for d in self._directories() if d.name not in known]))
         for row in rows:
             session = self._make(row)
             if row.alive:
                 session.open()
                 if session.ephemeral:
                     self._spawn(session.kill(_KILL_TIMEOUT))
+
+    def _directories(self) -> list[Path]:
+        directory = self._context.sessions_dir
+        return list(directory.iterdir()) if directory.exists() else []
+
+    async def _sweep(self, directories: list[Path]) -> None:
+        """Finish what a daemon did not live to do: end and forget sessions that were deleted."""
+        for directory in directories:
+            await shim.kill_runs(directory)
+            shutil.rmtree(directory, ignore_errors=True)
+            _logger.info("swept", directory=directory.name)
 
     async def close(self) -> None:
         """Let go of every session; the processes live on, but for those of ephemeral sessions."""
@@ -162,10 +177,15 @@ class Roster:
         self._sessions[row.session_id] = session
         return session
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something that is not left half done when its caller goes."""
+        return await asyncio.shield(self._spawn(work))
 
     # --- finding ---
 
@@ -216,21 +236,36 @@ class Roster:
             if known is not None:
                 if known.digest != digest:
                     raise request_id_reused(request_id)
-                return api.CreateSessionResponse.FromString(known.response)
+                return await self._created_before(known)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if request_id:
             self._creating[request_id] = done
         try:
-            return await self._create(request, digest)
+            return await self._finished(self._create(request, digest))
         finally:
             done.cancel()
             self._creating.pop(request_id, None)
+
+    async def _created_before(self, known: Response) -> api.CreateSessionResponse:
+        """Return what the first call got, or would have got had its daemon lived."""
+        response = api.CreateSessionResponse.FromString(known.response)
+        session = self._sessions.get(response.session.session_id)
+        if session is not None and not response.session.transcript_id:
+            response.session.CopyFrom(session.summary())
+            known.response = response.SerializeToString()
+            await self._store.keep_response(_NO_SESSION, known)
+        return response
 
     async def _create(
         self, request: api.CreateSessionRequest, digest: bytes
     ) -> api.CreateSessionResponse:
         row, resume = await self._new_row(request)
-        kept = Response(request.request_id, digest, b"") if request.request_id else None
+        kept = None
+        if request.request_id:
+            # Enough to find the session by, should this daemon not live to give the answer.
+            begun = session_pb2.Session(session_id=row.session_id)
+            response = api.CreateSessionResponse(session=begun)
+            kept = Response(request.request_id, digest, response.SerializeToString())
         self._reserved.add(row.session_id)
         try:
             row.key = await self._store.create_session(row, kept)
@@ -336,12 +371,12 @@ class Roster:
                 if known.digest != digest:
                     raise request_id_reused(request.request_id)
                 return response
-        await self._remove(self.get(request.session_id), kept)
+        await self._finished(self._remove(self.get(request.session_id), kept))
         return response
 
     async def _remove(self, session: Session, kept: Response | None) -> None:
         if not await session.kill(_KILL_TIMEOUT):
-            await shim.kill_leftovers(session.marker)
+            await shim.kill_runs(session.directory)
         await session.close()
         await self._store.delete_session(session.row.key, kept)
         self._sessions.pop(session.session_id, None)
@@ -353,13 +388,6 @@ def _agent_environment() -> dict[str, str]:
     """The daemon's environment without what is its own: agents must not find its token or settings."""
     private = ("SESSIOND_", "GRPC_")
     return {k: v for k, v in os.environ.items() if not k.startswith(private)}
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _matches(

@@ -117,8 +117,11 @@ class Session:
         """
         self.open()
         launched = self._agent.launched = asyncio.get_running_loop().create_future()
-        self._post(lambda core: self._agent.request_start(core, resume))
-        text = await launched
+        await self._post(lambda core: self._agent.request_start(core, resume))
+        try:
+            text = await asyncio.wait_for(launched, self._context.launch_timeout)
+        except TimeoutError:
+            text = "its shim did not answer"
         self._agent.launched = None
         if text:
             raise DomainError(reasons.ERROR_REASON_LAUNCH_FAILED, f"the agent did not start: {text}")
@@ -200,8 +203,8 @@ class Session:
             self._agent.request_start(core, resume=True)
         return api.ControlResponse(seq=core.head_seq)
 
-    def _post(self, run: Callable[[Core], None]) -> None:
-        """Run something on the core in a step that nobody waits for."""
+    def _post(self, run: Callable[[Core], None]) -> asyncio.Future[Message]:
+        """Run something on the core in a step that nobody has to wait for."""
 
         def with_response(core: Core) -> Message:
             run(core)
@@ -211,6 +214,7 @@ class Session:
         future.add_done_callback(_log_failure)
         self._calls.append(Call(with_response, api.ControlResponse, future))
         self._wake.set()
+        return future
 
     async def _deliver(self, delivery: Delivery) -> None:
         delivered = Delivered(delivery, asyncio.get_running_loop().create_future())

@@ -40,7 +40,7 @@ class Agent:
         row: SessionRow,
         context: Context,
         deliver: Callable[[Delivery], Coroutine[Any, Any, None]],
-        post: Callable[[Callable[[Core], None]], None],
+        post: Callable[[Callable[[Core], None]], object],
     ) -> None:
         self.row = row
         self.ended = asyncio.Event()
@@ -150,12 +150,18 @@ class Agent:
             if self.launched is None:
                 core.raise_error(reasons.ERROR_REASON_LAUNCH_FAILED, text)
             return [*self._exited(core, step, None, ""), lambda: self._report_launch(text)]
+        if not notice.started and core.state.announced_run != self.row.run and not core.state.stopping:
+            # The start was promised and not carried out: a new run does that.
+            self.request_start(core, bool(core.state.native_session_id))
+            return []
         if notice.exited is None:
             core.raise_error(
                 reasons.ERROR_REASON_AGENT_LOST,
                 "the agent's process was lost with its shim; Control restart resumes the conversation",
             )
-        return self._exited(core, step, notice.exited, notice.stderr_tail)
+        lost = "its process was lost while it started"
+        exited = self._exited(core, step, notice.exited, notice.stderr_tail)
+        return [*exited, lambda: self._report_launch(lost)]
 
     def _connected(self, core: Core, link: Link) -> list[After]:
         if core.state.announced_run != self.row.run:
@@ -179,9 +185,10 @@ class Agent:
             self._end(plan.signal, plan.grace)
         elif core.state.said == session_pb2.SESSION_STATE_UNKNOWN:
             run = self.row.run
-            self._call_later(
-                self._context.launch_timeout, lambda: self._post(lambda c: self._check_ready(c, run))
-            )
+            self._call_later(self._context.launch_timeout, lambda: self._look_whether_ready(run))
+
+    def _look_whether_ready(self, run: int) -> None:
+        self._post(lambda core: self._check_ready(core, run))
 
     def _check_ready(self, core: Core, run: int) -> None:
         """Nothing waits for ever: a process that never became ready is ended."""

@@ -7,7 +7,9 @@ next is read only when the last was taken, so a busy actor lets the shim's log g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,8 @@ _logger = structlog.get_logger()
 _READ_BYTES = 256 * 1024
 _MAX_BACKOFF = 10.0
 _FINISH_TIMEOUT = 5.0
+# A shim that was asked and says nothing for this long is frozen, or its disk is.
+_PING_INTERVAL, _SILENCE = 5.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,14 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """There is no process any more; `exited` is None when nobody saw how it ended."""
+    """There is no process any more; `exited` is None when nobody saw how it ended.
+
+    Without `started` there never was one: a daemon died between the intent and the act.
+    """
 
     exited: Exited | None
     stderr_tail: str
+    started: bool
 
 
 Notice = LaunchError | Connected | Unreachable | Gone
@@ -133,13 +141,12 @@ class Process:
     ) -> None:
         if after is not None:
             await asyncio.wait((after,))
-        if command is not None and not await self._launch(command, session_id):
+        if command is not None and not await self._launch(command):
             return
         backoff = 0.1
         while True:
             try:
-                link = await Link.connect(self.directory, self.run)
-                await link.attach(self._position())
+                link = await self._attach()
             except shim.ShimGone:
                 await self._collect()
                 return
@@ -155,6 +162,18 @@ class Process:
                 await self._drop_link()
             await asyncio.sleep(backoff * random.uniform(0.5, 1.5))
             backoff = min(backoff * 2, _MAX_BACKOFF)
+
+    async def _attach(self) -> Link:
+        link = await Link.connect(self.directory, self.run)
+        try:
+            await link.attach(self._position())
+        except ValueError:
+            # The store was restored from a backup, or the log lost its end: nothing fits any more.
+            _logger.exception("output_lost", directory=str(self.directory))
+            await link.close()
+            await shim.kill_runs(self.directory)
+            raise shim.ShimGone("its output does not fit what is stored") from None
+        return link
 
     async def _clear_way(self) -> None:
         """End the shim of the run before, if a daemon that died did not get to it."""
@@ -174,40 +193,65 @@ class Process:
             return  # gone by now, or the launch will say that it is there
         await former.finish(kill=True)
 
-    async def _launch(self, command: Command, session_id: str) -> bool:
-        await self._clear_way()
+    async def _launch(self, command: Command) -> bool:
         try:
-            await shim.launch(
-                self.directory,
-                self.run,
-                session_id=self._marker,
-                argv=command.argv,
-                env=command.env,
-                cwd=command.cwd,
-                log_cap=self._log_cap,
-            )
+            try:
+                await self._start(command)
+            except shim.AlreadyRunning:
+                # What a daemon that died had just started was not there yet when this one looked.
+                await self._start(command)
         except shim.LaunchFailed as error:
             await self._deliver(LaunchError(str(error)))
             return False
         return True
 
+    async def _start(self, command: Command) -> None:
+        await self._clear_way()
+        await shim.launch(
+            self.directory,
+            self.run,
+            session_id=self._marker,
+            argv=command.argv,
+            env=command.env,
+            cwd=command.cwd,
+            log_cap=self._log_cap,
+        )
+
     async def _carry(self, link: Link) -> bool:
         """Hand on what the shim says; True when the process has ended and everything was said."""
         try:
             while True:
-                received = await link.receive()
+                received = await self._receive(link)
                 last = received[-1]
                 await self._deliver(received)
                 if isinstance(last, Exited):
                     return True
         except shim.LinkLost:
             return False
+        except shim.ShimUnreachable:
+            await self._deliver(Unreachable())
+            return False
+
+    async def _receive(self, link: Link) -> list[Received]:
+        """Wait for what the shim says, and make sure that it could say something."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PING_INTERVAL):
+                    return await link.receive()
+            if time.monotonic() - link.heard > _SILENCE:
+                raise shim.ShimUnreachable("the shim is silent")
+            link.ping()
 
     async def _collect(self) -> None:
         """Read what a shim that is gone left behind."""
         while True:
             offset = self._position()
-            data = shim.read_rest(self.directory, self.run, offset, _READ_BYTES)
+            try:
+                data = shim.read_rest(self.directory, self.run, offset, _READ_BYTES)
+            except ValueError:
+                # A power cut took the end of the log, or the store was restored from a backup.
+                _logger.exception("output_lost", directory=str(self.directory))
+                break
             if not data:
                 break
             await self._deliver([Output(offset, data)])
@@ -215,4 +259,5 @@ class Process:
         if exited is None:
             # The agent died with its shim, but not what it had started.
             await shim.kill_leftovers(self._marker)
-        await self._deliver(Gone(exited, shim.stderr_tail(self.directory, self.run)))
+        started = shim.was_started(self.directory, self.run)
+        await self._deliver(Gone(exited, shim.stderr_tail(self.directory, self.run), started))

@@ -4,7 +4,7 @@
 """
 
 from .launching import AlreadyRunning, LaunchFailed, launch
-from .leftovers import Leftover, find_leftovers, kill_leftovers
+from .leftovers import Leftover, find_leftovers, kill_leftovers, kill_runs
 from .link import (
     Acked,
     Hello,
@@ -19,7 +19,18 @@ from .link import (
     ShimUnreachable,
     supports,
 )
-from .rawlog import Exited, discard, is_alive, raw_size, read_exit, read_rest, stderr_tail, wait_gone
+from .program import boot_id
+from .rawlog import (
+    Exited,
+    discard,
+    is_alive,
+    raw_size,
+    read_exit,
+    read_rest,
+    stderr_tail,
+    wait_gone,
+    was_started,
+)
 
 __all__ = [
     "Acked",
@@ -37,10 +48,12 @@ __all__ = [
     "Resumed",
     "ShimGone",
     "ShimUnreachable",
+    "boot_id",
     "discard",
     "find_leftovers",
     "is_alive",
     "kill_leftovers",
+    "kill_runs",
     "launch",
     "raw_size",
     "read_exit",
@@ -48,4 +61,5 @@ __all__ = [
     "stderr_tail",
     "supports",
     "wait_gone",
+    "was_started",
 ]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from . import program
+from . import program, rawlog
 
 _PAUSE_SECONDS = 0.02
+# Without these a shim's own file does not tell it apart from whoever has its pid now.
+_NEEDED = {"boot_id", "session_id", "shim_pid", "shim_start_time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +41,45 @@ async def kill_leftovers(session_id: str, timeout: float = 5.0) -> list[Leftover
     deadline = asyncio.get_running_loop().time() + timeout
     while left := find_leftovers(session_id):
         for leftover in left:
-            _kill(leftover)
+            _kill(leftover.pid, leftover.start_time)
         if asyncio.get_running_loop().time() >= deadline:
             break
         await asyncio.sleep(_PAUSE_SECONDS)
     return left
 
 
-def _kill(leftover: Leftover) -> None:
+async def kill_runs(directory: Path) -> None:
+    """Kills the shim that lives in a session's directory, frozen or not, and all that came from it.
+
+    The last resort: a shim that answers does it better when it is asked to `kill`.
+    """
+    states = list(_states(directory))
+    if rawlog.is_alive(directory):
+        for state in states:
+            _kill(int(state["shim_pid"]), int(state["shim_start_time"]))
+        await rawlog.wait_gone(directory)
+    for session_id in {str(state["session_id"]) for state in states}:
+        await kill_leftovers(session_id)
+
+
+def _states(directory: Path) -> Iterator[dict[str, str | int]]:
+    """What the shims of all runs wrote about themselves in this boot of the machine."""
+    for path in directory.glob(f"{program.run_name(0)[:-1]}*/{program.STATE_NAME}"):
+        with suppress(OSError, ValueError):
+            state = json.loads(path.read_bytes())
+            whole = isinstance(state, dict) and state.keys() >= _NEEDED
+            if whole and state["boot_id"] == program.boot_id():
+                yield state
+
+
+def _kill(pid: int, started: int) -> None:
     try:
-        handle = os.pidfd_open(leftover.pid)
+        handle = os.pidfd_open(pid)
     except OSError:
         return
     try:
         # Only now the pid can't change hands: is it still the process that was found?
-        if program.start_time(leftover.pid) == leftover.start_time:
+        if program.start_time(pid) == started:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
     finally:

@@ -463,10 +463,12 @@ class _Shim:
         state: Header = {
             "protocol": PROTOCOL,
             "run": self._run,
+            "session_id": self._order.session_id,
             "shim_pid": os.getpid(),
+            "shim_start_time": start_time(os.getpid()),
             "agent_pid": self._agent.pid,
             "agent_start_time": start_time(self._agent.pid),
-            "boot_id": _boot_id(),
+            "boot_id": boot_id(),
         }
         _write_atomically(STATE_NAME, state)
 
@@ -838,7 +840,8 @@ class _Shim:
         self._watched[fd] = events
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Name of this boot of the machine; empty where the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()

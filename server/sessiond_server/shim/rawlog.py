@@ -48,6 +48,11 @@ def is_alive(directory: Path, run: int | None = None) -> bool:
     return False
 
 
+def was_started(directory: Path, run: int) -> bool:
+    """Whether a run ever had an agent, as far as its files tell."""
+    return (directory / program.run_name(run) / program.STATE_NAME).exists()
+
+
 async def wait_gone(directory: Path, timeout: float = 5.0) -> bool:
     """Waits until no shim lives in a directory, as after `collected`; False after `timeout` seconds."""
     deadline = asyncio.get_running_loop().time() + timeout
