@@ -40,6 +40,9 @@ TOOLS: tuple[Tool, ...] = (
     Tool("protoc", ("protoc", "--version"), ("protobuf-compiler", "libprotobuf-dev")),
     Tool("protoc plugins", ("which", "grpc_cpp_plugin"), ("protobuf-compiler-grpc",)),
     Tool("gRPC for Ruby", ("ruby", "-e", "require 'grpc'"), ("ruby", "ruby-grpc")),
+    Tool("Ruby's test library", ("ruby", "-e", "require 'minitest'"), ("ruby-minitest",)),
+    Tool("Rake", ("rake", "--version"), ("rake",)),
+    Tool("RuboCop", ("rubocop", "--version"), ("rubocop",)),
 )
 
 
