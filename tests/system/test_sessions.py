@@ -183,21 +183,22 @@ async def test_settings_are_confirmed_by_the_agent_and_checked_before(session: W
 
 
 async def test_commands_wait_for_the_end_of_the_turn(session: Watched) -> None:
-    sent = await session.send(
-        "!text @200 one two three four five six\n!usage context=900 window=1000 1 2"
-    )
-    await session.until("turn_started")
+    sent = await session.send("!usage context=900 window=1000 1 2\n!sleep 60")
+    await session.until("usage_reported")
     compact = await session.control(compact=api.Compact(instructions="keep names"), request_id="c1")
     assert compact.queued
     assert compact.command_id
     clear = await session.control(clear=api.Clear())
     dropped = await session.unqueue(clear.command_id)
     assert dropped.outcome == api.UNQUEUE_OUTCOME_DROPPED
+    await session.control(interrupt=api.Interrupt(), request_id="i1")
+    ended = await session.until("turn_ended", after=sent.seq)
+    assert ended.request_id == "i1"
     command = await session.until("command_sent")
     assert command.command_sent.text == "compact keep names"
     assert command.request_id == "c1"
-    await session.until("compacted")
-    ended = await session.until("turn_ended", after=sent.seq)
+    compacted = await session.until("compacted")
+    assert compacted.request_id == "c1"
     assert ended.seq < command.seq
     await session.until_state("IDLE", after=command.seq)
     run = await session.control(clear=api.Clear())

@@ -192,10 +192,14 @@ class SessionService:
                 field="action",
             )
         self._check_action(request)
+        command_id = str(uuid.uuid4())
         if action == "restart":
             return await self._call(session, request, session.restart, api.ControlResponse)
         return await self._call(
-            session, request, lambda core: calls.control(core, request), api.ControlResponse
+            session,
+            request,
+            lambda core: calls.control(core, request, command_id),
+            api.ControlResponse,
         )
 
     # --- shared ---
@@ -248,7 +252,8 @@ class SessionService:
         elif request.HasField("set_model"):
             self._name("set_model.model", request.set_model.model)
         elif request.HasField("set_permission_mode"):
-            self._name("permission_mode", request.set_permission_mode.permission_mode)
+            mode = request.set_permission_mode.permission_mode
+            self._name("set_permission_mode.permission_mode", mode)
         elif request.HasField("set_effort"):
             effort = request.set_effort.effort
             validate.text("set_effort.effort", effort, validate.MAX_NAME_BYTES, empty=True)

@@ -5,7 +5,6 @@ A DomainError leaves no trace: nothing is recorded before the last check has pas
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
 from sessiond_drivers.base import Effect, Refused
 from sessiond_server.errors import DomainError, invalid
+from sessiond_server.session import causes, fold
 from sessiond_server.session import state as states
 from sessiond_server.session.core import ALREADY_SENT, DROPPED, Core, command_text
 from sessiond_server.session.state import Attached, Item, Question
@@ -31,6 +31,7 @@ def _require_alive(core: Core) -> None:
         raise DomainError(
             reasons.ERROR_REASON_SESSION_EXITED,
             "the agent's process has ended; start it again with Control restart",
+            metadata={"session_id": core.identity.session_id},
         )
 
 
@@ -60,14 +61,10 @@ def _room(core: Core) -> None:
         )
 
 
-def _insert(core: Core, item: Item, first: bool) -> None:
-    queue = core.state.queue
-    if first:
-        index = next((i for i, other in enumerate(queue) if not other.handed), len(queue))
-        queue.insert(index, item)
-    else:
-        queue.append(item)
-    core.dirty = True
+def _runs(core: Core) -> bool:
+    """Whether a turn runs, or a message on its way to the agent will start one."""
+    handed = (item for item in core.state.queue if item.handed)
+    return bool(core.state.turn_id) or any(item.delivery != _APPEND for item in handed)
 
 
 def send(
@@ -94,9 +91,12 @@ def send(
         actor=actor,
         request_id=request.request_id,
     )
-    running = bool(core.state.turn_id)
-    effects: list[Effect] = _ask(core.driver.interrupt) if delivery == _NOW and running else []
-    _insert(core, item, first=delivery == _NOW)
+    effects: list[Effect] = []
+    if delivery == _NOW and _runs(core):
+        effects = _ask(core.driver.interrupt)
+        core.expect("turn_ended")
+    queue = core.state.queue
+    queue.insert(0 if delivery == _NOW else len(queue), item)
     queued = ev.MessageQueued(
         message_id=message_id,
         text=item.text,
@@ -152,7 +152,8 @@ def move(core: Core, request: api.MoveMessageRequest) -> api.MoveMessageResponse
     before = request.before_message_id
     if before:
         target = core.find(before)
-        if target is None or target.handed or target is item:
+        held = target is not None and target.kind == states.MESSAGE and not target.handed
+        if target is None or not held or target is item:
             raise DomainError(
                 reasons.ERROR_REASON_MESSAGE_NOT_FOUND,
                 "nothing waits under before_message_id",
@@ -175,18 +176,25 @@ def unqueue(core: Core, request: api.UnqueueRequest) -> api.UnqueueResponse | No
     item_id = request.message_id
     item = core.find(item_id)
     if item is None:
-        outcome = core.state.resolved.get(item_id, api.UNQUEUE_OUTCOME_UNKNOWN)
-        known = api.UnqueueOutcome.ValueType(outcome)
-        return api.UnqueueResponse(outcome=known, seq=core.head_seq)
+        return _became(core, item_id)
     if not item.handed:
         core.drop(item_id)
-        return api.UnqueueResponse(outcome=DROPPED, seq=core.head_seq)
+        return _became(core, item_id)
     if not core.driver.capabilities.unqueue_after_handover:
         return api.UnqueueResponse(outcome=ALREADY_SENT, seq=core.head_seq)
-    if item_id not in core.unqueuing:
-        core.unqueuing.add(item_id)
-        core.apply(_ask(lambda: core.driver.unqueue(item_id)))
+    if not item.taking_back:
+        effects = _ask(lambda: core.driver.unqueue(item_id))
+        item.taking_back = core.dirty = True
+        core.apply(effects)
     return None
+
+
+def _became(core: Core, item_id: str) -> api.UnqueueResponse:
+    dropped_seq = core.state.became.get(item_id)
+    if dropped_seq:
+        return api.UnqueueResponse(outcome=DROPPED, seq=dropped_seq)
+    known = ALREADY_SENT if dropped_seq == 0 else api.UNQUEUE_OUTCOME_UNKNOWN
+    return api.UnqueueResponse(outcome=known, seq=core.head_seq)
 
 
 def answer(core: Core, request: api.AnswerRequest) -> api.AnswerResponse:
@@ -205,9 +213,9 @@ def answer(core: Core, request: api.AnswerRequest) -> api.AnswerResponse:
             metadata={"question_id": request.question_id},
         )
     answers = list(request.answers)
-    kept = [_digest(answers)] if question.secret else answers
-    if question.answers is not None:
-        if question.answers == tuple(kept) and question.note == request.note:
+    digest = fold.answer_digest(answers, request.note)
+    if question.answer:
+        if question.answer == digest:
             return api.AnswerResponse(seq=question.seq)
         raise DomainError(
             reasons.ERROR_REASON_QUESTION_ALREADY_ANSWERED,
@@ -223,14 +231,10 @@ def answer(core: Core, request: api.AnswerRequest) -> api.AnswerResponse:
         note=request.note,
     )
     seq = core.emit(ev.Event(question_answered=answered))
-    question.answers = tuple(kept)
+    core.state.questions[request.question_id].answer = digest
     core.apply(effects)
     core.advance()
     return api.AnswerResponse(seq=seq)
-
-
-def _digest(answers: list[str]) -> str:
-    return hashlib.sha256("\0".join(answers).encode()).hexdigest()
 
 
 def _check_answers(question: Question, answers: list[str]) -> None:
@@ -246,11 +250,11 @@ def _check_answers(question: Question, answers: list[str]) -> None:
             raise invalid("answers", f"{text!r:.60} is not offered; the options are: {offered:.150}")
 
 
-def control(core: Core, request: api.ControlRequest) -> api.ControlResponse:
-    """Carry out one action, except restart (the actor's)."""
+def control(core: Core, request: api.ControlRequest, command_id: str) -> api.ControlResponse:
+    """Carry out one action, except restart (the actor's); a command gets `command_id`."""
     action = request.WhichOneof("action")
     if action in _COMMANDS:
-        return _command(core, request, action)
+        return _command(core, request, action, command_id)
     return _ACTIONS[action or ""](core, request)
 
 
@@ -266,9 +270,11 @@ def _interrupt(core: Core, request: api.ControlRequest) -> api.ControlResponse:
         raise DomainError(
             reasons.ERROR_REASON_TURN_NOT_RUNNING,
             f"turn {wanted} is not running" if wanted else "no turn is running",
-            metadata={"turn_id": running},
+            metadata={"turn_id": running} if running else {},
         )
-    core.apply(_ask(core.driver.interrupt))
+    effects = _ask(core.driver.interrupt)
+    core.expect("turn_ended")
+    core.apply(effects)
     core.advance()
     return _plain(core)
 
@@ -290,9 +296,8 @@ def _setting(
         _check_offered(field, value, offered)
     verb = getattr(core.driver, f"set_{name}")
     effects = _ask(lambda: verb(value))
-    if request.request_id:
-        core.state.setting_requests[name] = request.request_id
-        core.dirty = True
+    causes.expect_setting(core.state, name, request.request_id)
+    core.dirty = True
     core.apply(effects)
     return _plain(core)
 
@@ -319,9 +324,8 @@ def title(core: Core, text: str, request_id: str = "") -> None:
     """Change the title: through the agent where it keeps one of its own, else here."""
     if core.alive and core.driver.capabilities.native_title:
         effects = _ask(lambda: core.driver.set_title(text))
-        if request_id:
-            core.state.setting_requests["title"] = request_id
-            core.dirty = True
+        causes.expect_setting(core.state, "title", request_id)
+        core.dirty = True
         core.apply(effects)
     else:
         core.emit(ev.Event(settings_changed=ev.SettingsChanged(title=text)))
@@ -330,6 +334,7 @@ def title(core: Core, text: str, request_id: str = "") -> None:
 def _stop(core: Core, request: api.ControlRequest) -> api.ControlResponse:
     _require_alive(core)
     core.state.restarting = False
+    core.expect("process_exited")
     if not core.state.stopping:
         core.stop()
     return _plain(core)
@@ -350,7 +355,9 @@ _COMMANDS = {
 }
 
 
-def _command(core: Core, request: api.ControlRequest, action: str) -> api.ControlResponse:
+def _command(
+    core: Core, request: api.ControlRequest, action: str, command_id: str
+) -> api.ControlResponse:
     """Accept a command; it waits its turn in the queue, visibly."""
     kind, capability = _COMMANDS[action]
     _require_alive(core)
@@ -364,7 +371,7 @@ def _command(core: Core, request: api.ControlRequest, action: str) -> api.Contro
     _room(core)
     _, actor = core.cause
     item = Item(
-        item_id=core.new_id("command"),
+        item_id=command_id,
         kind=kind,
         text=text,
         request_id=request.request_id,
@@ -372,7 +379,8 @@ def _command(core: Core, request: api.ControlRequest, action: str) -> api.Contro
     )
     ready = core.driver.between_turns and not core.state.stopping
     waits = not ready or any(not i.handed for i in core.state.queue)
-    _insert(core, item, first=False)
+    core.state.queue.append(item)
+    core.dirty = True
     seq = core.head_seq + 1
     if waits:
         queued = ev.CommandQueued(command_id=item.item_id, text=command_text(item))
@@ -384,8 +392,8 @@ def _command(core: Core, request: api.ControlRequest, action: str) -> api.Contro
 def update(core: Core, request: api.UpdateSessionRequest) -> None:
     """Change title and labels as the mask says."""
     paths = set(request.update_mask.paths)
-    if "labels" in paths:
-        core.state.labels = dict(request.session.labels)
-        core.dirty = True
     if "title" in paths:
         title(core, request.session.title, request.request_id)
+    if "labels" in paths:
+        core.state.labels = dict(request.session.labels)
+        core.touch()

@@ -8,7 +8,8 @@ it and only then lets anybody see it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -37,7 +38,7 @@ from sessiond_drivers.base import (
     Write,
 )
 from sessiond_server.errors import reason_name
-from sessiond_server.session import fold, oversize
+from sessiond_server.session import causes, fold, oversize
 from sessiond_server.session import state as states
 from sessiond_server.session.state import Attached, Item, Spec, State, keep_last
 from sessiond_server.store import CLOSE_STDIN, LINE
@@ -46,7 +47,7 @@ from sessiond_server.store.records import record
 _logger = structlog.get_logger()
 _NANOS = 1_000_000_000
 _MAX_MARKS = 64
-_MAX_RESOLVED = 1000
+_MAX_BECAME = 200
 
 DROPPED = session_service_pb2.UNQUEUE_OUTCOME_DROPPED
 ALREADY_SENT = session_service_pb2.UNQUEUE_OUTCOME_ALREADY_SENT
@@ -128,7 +129,6 @@ class Core:
         self.alive = alive
         self.limits = limits
         self.dirty = False
-        self.unqueuing: set[str] = set()
         self._load = load
         self._now = (0, 0)
         self.cause = ("", "")
@@ -154,8 +154,6 @@ class Core:
         driver_state = self.driver.snapshot()
         changed = driver_state != self._driver_state
         self._driver_state = driver_state
-        if self.dirty and made.records:
-            self.state.update_time = self._now[0] * _NANOS + self._now[1]
         product = Product(
             first_seq=self._first_seq,
             records=made.records,
@@ -169,11 +167,15 @@ class Core:
         self.dirty = False
         return product
 
-    def new_id(self, prefix: str) -> str:
-        """Return an id that is unique in this session."""
-        self.state.ids += 1
+    def touch(self) -> None:
+        """The session is another now."""
+        self.state.update_time = self._now[0] * _NANOS + self._now[1]
         self.dirty = True
-        return f"{prefix}-{self.state.ids}"
+
+    def expect(self, kind: str) -> None:
+        """Let the next event of `kind` bear the request_id of the call that is running."""
+        causes.expect(self.state, kind, self.cause[0])
+        self.dirty = True
 
     # --- events ---
 
@@ -184,7 +186,7 @@ class Core:
             event.seq = self.head_seq + 1
             self._attribute(kind, event)
             fold.apply(self.state, kind, event)
-            self.dirty = True
+            self.touch()
         first = self.head_seq + 1
         if not self._append(event):
             pieces, blobs = oversize.shrink(event, self.limits.max_event_bytes)
@@ -206,15 +208,19 @@ class Core:
     def _attribute(self, kind: str, event: ev.Event) -> None:
         """Say which call an event comes from, where that is known."""
         request_id, actor = self.cause
-        pending = self.state.setting_requests
-        if not request_id and pending:
-            if kind == "settings_changed":
-                changed = {f.name for f, _ in event.settings_changed.ListFields()}
-                request_id = next((r for name, r in pending.items() if name in changed), "")
-            elif kind == "error_raised" and event.error_raised.reason == "SETTING_REFUSED":
-                request_id = pending.pop(next(iter(pending)))
-        event.request_id = event.request_id or request_id
-        event.actor = event.actor or actor
+        earlier = causes.request_of(self.state, kind, event)
+        event.request_id = event.request_id or request_id or earlier
+        if kind in causes.BY_CLIENTS:
+            event.actor = actor
+
+    @contextmanager
+    def _on_behalf(self, item: Item) -> Iterator[None]:
+        """What happens within comes from the call that made `item`, whichever is running."""
+        outer, self.cause = self.cause, (item.request_id, item.actor)
+        try:
+            yield
+        finally:
+            self.cause = outer
 
     def raise_error(self, reason: reasons.ErrorReason.ValueType, message: str) -> None:
         """Append an ErrorRaised."""
@@ -254,7 +260,7 @@ class Core:
         self._made.outbox.append((self.input_id, kind, data))
 
     def _apply_taken(self, effect: Taken) -> None:
-        item = self._pop(effect.message_id, ALREADY_SENT)
+        item = self.find(effect.message_id)
         if item is None:
             return
         taken = ev.UserMessage(
@@ -263,21 +269,20 @@ class Core:
             attachments=[a.to_proto() for a in item.attachments],
             sender=item.sender,
         )
-        event = ev.Event(request_id=item.request_id, actor=item.actor, user_message=taken)
-        self.emit(event)
+        with self._on_behalf(item):
+            self._leave(item, ev.Event(user_message=taken), ALREADY_SENT)
 
     def _apply_dropped(self, effect: Dropped) -> None:
         self.drop(effect.message_id)
 
     def _apply_settle(self, effect: Settle) -> None:
+        item = self.find(effect.message_id)
         if effect.outcome == DROPPED:
             self.drop(effect.message_id)
-        self.settle(effect.message_id, effect.outcome)
-
-    def settle(self, item_id: str, outcome: session_service_pb2.UnqueueOutcome.ValueType) -> None:
-        """Answer the calls that wait to know what became of a message they took back."""
-        self.unqueuing.discard(item_id)
-        self._made.settled.append((item_id, outcome, self.head_seq))
+        elif item is not None and item.taking_back:
+            item.taking_back = False
+            self.dirty = True
+            self._made.settled.append((item.item_id, effect.outcome, self.head_seq))
 
     def _apply_retract(self, effect: Retract) -> None:
         since = self.state.marks.pop(effect.mark, 0)
@@ -396,14 +401,17 @@ class Core:
         if status.signal is not None:
             exited.signal = status.signal
         self.emit(ev.Event(process_exited=exited))
-        for item in self.state.queue:
+        for item in list(self.state.queue):
             item.handed = False
-        for item_id in list(self.unqueuing):
-            self.drop(item_id)
-            self.settle(item_id, DROPPED)
+            if item.taking_back:
+                self.drop(item.item_id)
+        # What this step wrote before was for the process that is gone.
+        self._made.outbox.clear()
         self.alive = False
         self.state.stopping = False
-        self.state.setting_requests.clear()
+        self.state.pending_settings.clear()
+        for kind in self.state.awaited.keys() - {"process_started"}:
+            del self.state.awaited[kind]
         self.state.said = session_pb2.SESSION_STATE_EXITED
         self.change_state(session_pb2.SESSION_STATE_EXITED)
 
@@ -438,27 +446,28 @@ class Core:
         """Return the waiting message or command of that id."""
         return next((item for item in self.state.queue if item.item_id == item_id), None)
 
-    def _pop(self, item_id: str, outcome: session_service_pb2.UnqueueOutcome.ValueType) -> Item | None:
-        item = self.find(item_id)
-        if item is not None:
-            self.state.queue.remove(item)
-            self.state.resolved[item_id] = outcome
-            keep_last(self.state.resolved, _MAX_RESOLVED)
-            self.dirty = True
-        return item
+    def _leave(
+        self, item: Item, event: ev.Event, outcome: session_service_pb2.UnqueueOutcome.ValueType
+    ) -> None:
+        """Take an item out of the queue with the event that says so; calls that wait for it end."""
+        self.state.queue.remove(item)
+        seq = self.emit(event)
+        self.state.became[item.item_id] = seq if outcome == DROPPED else 0
+        keep_last(self.state.became, _MAX_BECAME)
+        if item.taking_back:
+            self._made.settled.append((item.item_id, outcome, seq))
 
-    def drop(self, item_id: str) -> bool:
-        """Take a message or command out of the queue for good and say so."""
-        item = self._pop(item_id, DROPPED)
+    def drop(self, item_id: str) -> None:
+        """Take a message or command out of the queue for good, if it is there, and say so."""
+        item = self.find(item_id)
         if item is None:
-            return False
+            return
         if item.kind == states.MESSAGE:
             event = ev.Event(message_dropped=ev.MessageDropped(message_id=item_id))
         else:
             event = ev.Event(command_dropped=ev.CommandDropped(command_id=item_id))
         event.request_id = self.cause[0] or item.request_id
-        self.emit(event)
-        return True
+        self._leave(item, event, DROPPED)
 
     def advance(self) -> None:
         """Hand over what the driver can take now."""
@@ -466,10 +475,11 @@ class Core:
             item = self._next_item()
             if item is None:
                 return
-            if item.kind == states.MESSAGE:
-                self._hand_message(item)
-            else:
-                self._hand_command(item)
+            with self._on_behalf(item):
+                if item.kind == states.MESSAGE:
+                    self._hand_message(item)
+                else:
+                    self._hand_command(item)
 
     def _next_item(self) -> Item | None:
         waiting = [item for item in self.state.queue if not item.handed]
@@ -495,10 +505,9 @@ class Core:
         self.apply(effects)
 
     def _hand_command(self, item: Item) -> None:
-        self._pop(item.item_id, ALREADY_SENT)
         sent = ev.CommandSent(command_id=item.item_id, text=command_text(item))
-        event = ev.Event(request_id=item.request_id, actor=item.actor, command_sent=sent)
-        self.emit(event)
+        self._leave(item, ev.Event(command_sent=sent), ALREADY_SENT)
+        causes.expect_command(self.state, item.kind, item.request_id)
         try:
             if item.kind == states.COMPACT:
                 effects = self.driver.compact(item.item_id, item.text)

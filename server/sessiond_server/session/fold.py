@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 
 from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
@@ -26,7 +27,6 @@ def _settings_changed(state: State, event: ev.Event) -> None:
     for name in ("model", "permission_mode", "effort", "title"):
         if changed.HasField(name):
             setattr(state, name, getattr(changed, name))
-            state.setting_requests.pop(name, None)
 
 
 def _options_reported(state: State, event: ev.Event) -> None:
@@ -72,23 +72,22 @@ def _question_asked(state: State, event: ev.Event) -> None:
 
 
 def _question_answered(state: State, event: ev.Event) -> None:
-    question = state.questions.get(event.question_answered.question_id)
-    if question is not None:
-        question.answers = tuple(event.question_answered.answers)
-        question.note = event.question_answered.note
-        question.seq = event.seq
+    answered = event.question_answered
+    if answered.question_id in state.questions:
+        answer = answer_digest(answered.answers, answered.note)
+        state.questions[answered.question_id] = Question(answer=answer, seq=event.seq)
     _forget_closed(state)
 
 
 def _question_withdrawn(state: State, event: ev.Event) -> None:
-    question = state.questions.get(event.question_withdrawn.question_id)
-    if question is not None:
-        question.withdrawn = True
+    question_id = event.question_withdrawn.question_id
+    if question_id in state.questions:
+        state.questions[question_id] = Question(withdrawn=True, seq=event.seq)
     _forget_closed(state)
 
 
 def _forget_closed(state: State) -> None:
-    closed = [key for key, q in state.questions.items() if q.withdrawn or q.answers is not None]
+    closed = [key for key, question in state.questions.items() if not question.open]
     for key in closed[:-_MAX_CLOSED_QUESTIONS]:
         del state.questions[key]
 
@@ -121,7 +120,12 @@ def apply(state: State, kind: str, event: ev.Event) -> None:
 
 def open_questions(state: State) -> list[str]:
     """Return the ids of the questions that wait for an answer, in the order asked."""
-    return [key for key, q in state.questions.items() if q.answers is None and not q.withdrawn]
+    return [key for key, question in state.questions.items() if question.open]
+
+
+def answer_digest(answers: Sequence[str], note: str) -> bytes:
+    """Return what an answer is known by: it may be long, or secret."""
+    return hashlib.sha256("\0".join((note, *answers)).encode()).digest()
 
 
 def tokens(state: State) -> session_pb2.Tokens:

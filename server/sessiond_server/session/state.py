@@ -34,7 +34,8 @@ class Attached(msgspec.Struct, frozen=True):
 class Item(msgspec.Struct):
     """A waiting message or command. `handed`: the driver has it and the agent has not read it.
 
-    `kind` is MESSAGE, or COMPACT, CLEAR, RUN for a command whose `text` is its argument.
+    `kind` is MESSAGE, or COMPACT, CLEAR, RUN for a command whose `text` is its argument. `taking_back`:
+    the agent was asked to give it back and has not said whether it does.
     """
 
     item_id: str
@@ -47,19 +48,28 @@ class Item(msgspec.Struct):
     actor: str = ""
     request_id: str = ""
     handed: bool = False
+    taking_back: bool = False
 
 
-class Question(msgspec.Struct):
-    """A question that was asked. `answers` is None while it is open; kept to recognise a repeat."""
+class Question(msgspec.Struct, omit_defaults=True):
+    """A question that was asked, and how it may be answered while it is open.
 
-    labels: tuple[str, ...]
-    multi_select: bool
-    allow_text: bool
-    secret: bool
-    answers: tuple[str, ...] | None = None
-    note: str = ""
+    `answer` is the digest of the answer that was given, empty before; kept to recognise a repeat. `seq`
+    is that of its last event.
+    """
+
+    labels: tuple[str, ...] = ()
+    multi_select: bool = False
+    allow_text: bool = False
+    secret: bool = False
+    answer: bytes = b""
     seq: int = 0
     withdrawn: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it waits for an answer."""
+        return not self.answer and not self.withdrawn
 
 
 class Usage(msgspec.Struct):
@@ -75,8 +85,9 @@ class State(msgspec.Struct):
     """The session itself. Times are nanoseconds since the epoch.
 
     `said` is the state the agent's driver last said; `state` is what clients see, which differs while
-    the process is starting, unreachable or gone. `resolved` tells what became of the last messages and
-    commands, `marks` the places that a Retract may name.
+    the process is starting, unreachable or gone. `became` tells of the last messages and commands that
+    left the queue the seq at which they were dropped, 0 for those the agent got. `marks` are the places
+    that a Retract may name. `awaited` and `pending_settings` belong to causes.py.
     """
 
     state: int = session_pb2.SESSION_STATE_UNKNOWN
@@ -95,13 +106,13 @@ class State(msgspec.Struct):
     total_cost_usd: float | None = None
     queue: list[Item] = []
     questions: dict[str, Question] = {}
-    resolved: dict[str, int] = {}
+    became: dict[str, int] = {}
     marks: dict[str, int] = {}
-    setting_requests: dict[str, str] = {}
+    awaited: dict[str, str] = {}
+    pending_settings: list[tuple[str, str]] = []
     models: list[str] = []
     permission_modes: list[str] = []
     efforts: list[str] = []
-    ids: int = 0
     announced_run: int = 0
     stopping: bool = False
     restarting: bool = False

@@ -32,7 +32,10 @@ _DELIVERIES = [
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """`waiting` is the model: what was accepted and neither read nor dropped, by id."""
+    """`waiting` is the model: the ids of what was accepted and neither read nor dropped, in order.
+
+    It is folded from the events by the contract's own words, as a client would.
+    """
 
     @initialize(steer=st.booleans())
     def create(self, steer: bool) -> None:
@@ -44,8 +47,10 @@ class SessionMachine(RuleBasedStateMachine):
         self.alive = False
         self.events: list[ev.Event] = []
         self.texts: dict[str, str] = {}
-        self.waiting: set[str] = set()
-        self.settled: dict[str, int] = {}
+        self.answers: dict[str, str] = {}
+        self.waiting: list[str] = []
+        self.requests: dict[str, str] = {}
+        self.taking_back: set[str] = set()
         self.restore()
         self.start()
 
@@ -78,23 +83,37 @@ class SessionMachine(RuleBasedStateMachine):
         self.driver_bytes = product.driver_state or self.driver_bytes
         self.head_seq, self.input_id = self.core.head_seq, self.core.input_id
         self.alive = self.core.alive
-        for item_id, outcome, _ in product.settled:
-            self.settled[item_id] = outcome
         for event in api.SubscribeResponse.FromString(data).events:
             self.fold(event)
+        for item_id, outcome, seq in product.settled:
+            assert item_id in self.taking_back, "nobody asked for it"
+            self.taking_back.remove(item_id)
+            event = self.events[seq - 1]
+            dropped = event.message_dropped.message_id == item_id
+            assert dropped == (outcome == api.UNQUEUE_OUTCOME_DROPPED)
         return product
 
     def fold(self, event: ev.Event) -> None:
         kind = event.WhichOneof("body")
         if kind == "message_queued":
-            assert event.message_queued.message_id not in self.waiting
-            self.waiting.add(event.message_queued.message_id)
-            self.texts[event.message_queued.message_id] = event.message_queued.text
+            queued = event.message_queued
+            assert queued.message_id not in self.waiting
+            now = queued.delivery == session_pb2.DELIVERY_NOW
+            self.waiting.insert(0 if now else len(self.waiting), queued.message_id)
+            self.texts[queued.message_id] = queued.text
+            self.requests[queued.message_id] = event.request_id
+        elif kind == "message_moved":
+            moved = event.message_moved
+            self.waiting.remove(moved.message_id)
+            before = moved.before_message_id
+            index = self.waiting.index(before) if before else len(self.waiting)
+            self.waiting.insert(index, moved.message_id)
         elif kind == "message_edited":
             self.texts[event.message_edited.message_id] = event.message_edited.text
         elif kind == "user_message":
             self.waiting.remove(event.user_message.message_id)
             assert event.user_message.text == self.texts[event.user_message.message_id]
+            assert event.request_id == self.requests[event.user_message.message_id]
         elif kind == "message_dropped":
             self.waiting.remove(event.message_dropped.message_id)
 
@@ -116,12 +135,14 @@ class SessionMachine(RuleBasedStateMachine):
 
     # --- what clients do ---
 
-    @rule(delivery=st.sampled_from(_DELIVERIES))
-    def send(self, delivery: session_pb2.Delivery.ValueType) -> None:
+    @rule(delivery=st.sampled_from(_DELIVERIES), data=st.data())
+    def send(self, delivery: session_pb2.Delivery.ValueType, data: st.DataObject) -> None:
         self.numbers += 1
         message_id = f"m{self.numbers}"
         request = api.SendRequest(text=f"text {self.numbers}", delivery=delivery)
+        request.request_id = data.draw(st.sampled_from(["", f"r{self.numbers}"]))
         self.begin()
+        self.core.caused_by(request.request_id, "someone")
         try:
             sent = calls.send(self.core, request, message_id, (), "someone")
         except DomainError as error:
@@ -141,13 +162,20 @@ class SessionMachine(RuleBasedStateMachine):
         self.commit()
         if reply is None:
             assert handed
+            self.taking_back.add(message_id)
         elif was_waiting:
             assert reply.outcome == api.UNQUEUE_OUTCOME_DROPPED
+            assert self.events[reply.seq - 1].message_dropped.message_id == message_id
             assert message_id not in self.waiting
         elif message_id == "never":
             assert reply.outcome == api.UNQUEUE_OUTCOME_UNKNOWN
         else:
-            assert reply.outcome != api.UNQUEUE_OUTCOME_UNKNOWN
+            event = next(e for e in self.events if _resolves(e, message_id))
+            dropped = event.WhichOneof("body") == "message_dropped"
+            assert reply.outcome == (
+                api.UNQUEUE_OUTCOME_DROPPED if dropped else api.UNQUEUE_OUTCOME_ALREADY_SENT
+            )
+            assert reply.seq == (event.seq if dropped else self.head_seq)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), text=st.text(min_size=1, max_size=5))
@@ -190,7 +218,7 @@ class SessionMachine(RuleBasedStateMachine):
         running = bool(self.core.state.turn_id)
         self.begin()
         try:
-            calls.control(self.core, request)
+            calls.control(self.core, request, f"c{self.numbers}")
         except DomainError as error:
             full = len(self.core.state.queue) >= _QUEUE
             assert not self.alive or full or (action == "interrupt" and not running)
@@ -202,19 +230,20 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), label=st.sampled_from(["yes", "no", "maybe"]))
     def answer(self, data: st.DataObject, label: str) -> None:
         question_id = data.draw(st.sampled_from(sorted(self.core.state.questions)))
-        before = self.core.state.questions[question_id].answers
+        before = self.answers.get(question_id)
         withdrawn = self.core.state.questions[question_id].withdrawn
         request = api.AnswerRequest(question_id=question_id, answers=[label])
         self.begin()
         try:
             calls.answer(self.core, request)
         except DomainError as error:
-            assert withdrawn or label == "maybe" or (before is not None and before != (label,))
+            assert withdrawn or label == "maybe" or before not in (None, label)
             self.refused(error)
             return
         assert not withdrawn
         assert label != "maybe"
-        assert before in (None, (label,))
+        assert before in (None, label)
+        self.answers[question_id] = label
         self.commit()
 
     # --- what the agent does ---
@@ -244,14 +273,12 @@ class SessionMachine(RuleBasedStateMachine):
         self.numbers += 1
         self.line(f"ask q{self.numbers} yes no")
 
-    @precondition(lambda self: self.core.unqueuing)
+    @precondition(lambda self: self.taking_back)
     @rule(outcome=st.sampled_from(["dropped", "already_sent"]))
     def settle(self, outcome: str) -> None:
-        message_id = sorted(self.core.unqueuing)[0]
-        if message_id not in self.driver.unread:
-            outcome = "already_sent"
+        message_id = min(self.taking_back)
         self.line(f"settle {message_id} {outcome}")
-        assert message_id in self.settled
+        assert message_id not in self.taking_back
 
     @precondition(lambda self: self.alive)
     @rule()
@@ -293,8 +320,12 @@ class SessionMachine(RuleBasedStateMachine):
     @invariant()
     def the_queue_is_what_was_accepted_and_not_resolved(self) -> None:
         messages = [i.item_id for i in self.core.state.queue if i.kind == "message"]
-        assert sorted(messages) == sorted(self.waiting)
+        assert messages == self.waiting
         assert len(self.core.state.queue) <= _QUEUE
+
+    @invariant()
+    def whoever_takes_a_message_back_learns_its_fate(self) -> None:
+        assert self.taking_back <= set(self.waiting)
 
     @invariant()
     def nothing_waits_while_the_agent_could_take_it(self) -> None:
@@ -308,10 +339,13 @@ class SessionMachine(RuleBasedStateMachine):
         assert open_turns == bool(self.core.state.turn_id)
         asked = kinds.count("question_asked")
         closed = kinds.count("question_answered") + kinds.count("question_withdrawn")
-        still_open = [
-            q for q in self.core.state.questions.values() if q.answers is None and not q.withdrawn
-        ]
+        still_open = [q for q in self.core.state.questions.values() if q.open]
         assert asked - closed == len(still_open)
+
+
+def _resolves(event: ev.Event, message_id: str) -> bool:
+    """Whether `event` says what became of a message."""
+    return message_id in (event.user_message.message_id, event.message_dropped.message_id)
 
 
 TestSession = SessionMachine.TestCase
