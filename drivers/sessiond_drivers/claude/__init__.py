@@ -1,7 +1,7 @@
 """Claude Code, the real command line program, in its headless stream-json mode.
 
 `driver` translates, `launch` starts and stops, `state` is all that is remembered between two lines.
-The other modules hold one subject each: what the agent says (`stream`, `tools`), what it asks
+The other modules hold one subject each: what the agent says (`stream`, `tools`, `plans`), what it asks
 (`questions`, `forms`), when it reads a message (`messages`), turns and their ends (`turns`), commands
 about the session itself (`commands`), `settings`, `usage`, and the rest of what it prints (`notices`).
 

@@ -92,6 +92,7 @@ def cleared(state: State) -> list[Effect]:
     if state.turn.cleared:
         return []
     state.turn.cleared, state.asked = True, False
+    state.todo.clear()
     usage.context_changed(state, None)
     return [Emit(ev.Event(cleared=ev.Cleared()))]
 

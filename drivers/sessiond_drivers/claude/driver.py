@@ -95,6 +95,7 @@ class ClaudeDriver(Driver):
             named=former.named,
             unsaved=former.unsaved,
             asked=former.asked and not lost,
+            todo={} if lost else former.todo,
             bypass=spec.permission_mode == BYPASS,
             ledger=Ledger(turns=former.ledger.turns),
         )

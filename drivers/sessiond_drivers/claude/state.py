@@ -13,6 +13,7 @@ __all__ = [
     "Ask",
     "Command",
     "Counts",
+    "Entry",
     "Part",
     "Pending",
     "Settings",
@@ -96,6 +97,13 @@ class Ask(msgspec.Struct):
     choices: dict[str, str] = {}
 
 
+class Entry(msgspec.Struct):
+    """One thing to do; `status` in the program's words."""
+
+    text: str
+    status: str
+
+
 class Settings(msgspec.Struct):
     """As last confirmed; "" is not known. `models_due`: requests for a model that were accepted, and
     what came of them is not known yet.
@@ -174,6 +182,7 @@ class State(msgspec.Struct):
     can resume, for it has not been written down; `asked`, there is a message in it.
 
     `denied`: tool calls that were refused. `plans`: what the model wrote as its plan, by tool call.
+    `planning`: calls that may change `todo`, the list of things to do by the program's ids.
     """
 
     process: int = 0
@@ -200,6 +209,8 @@ class State(msgspec.Struct):
     asks: dict[str, Ask] = {}
     denied: list[str] = []
     plans: dict[str, str] = {}
+    planning: dict[str, str] = {}
+    todo: dict[str, Entry] = {}
     ledger: Ledger = field(default_factory=Ledger)
     turn: Turn = field(default_factory=Turn)
     stream: Stream = field(default_factory=Stream)

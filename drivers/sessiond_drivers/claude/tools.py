@@ -1,4 +1,4 @@
-"""Tool calls: their start in the model's message, their result in a user line, images, plans."""
+"""Tool calls: their start in the model's message, their result in a user line, images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from sessiond.v1 import event_pb2 as ev
 from sessiond_drivers.base import Attach, Effect, Emit
-from sessiond_drivers.claude import questions
+from sessiond_drivers.claude import plans, questions
 from sessiond_drivers.claude.state import State
 from sessiond_drivers.claude.wire import Record, dumps, obj, records, text
 
@@ -18,13 +18,6 @@ __all__ = ["background", "inputs", "progress", "result", "start"]
 
 # How both versions begin the result of a tool that was stopped with its turn.
 _STOPPED = "The user doesn't want to proceed with this tool use."
-
-_UNTOLD = ev.PLAN_ITEM_STATE_UNSPECIFIED
-_PLAN_STATES = {
-    "pending": ev.PLAN_ITEM_STATE_PENDING,
-    "in_progress": ev.PLAN_ITEM_STATE_IN_PROGRESS,
-    "completed": ev.PLAN_ITEM_STATE_DONE,
-}
 
 
 class _Block(msgspec.Struct):
@@ -62,8 +55,8 @@ def start(state: State, block: Record, parent: str, exact: dict[str, str]) -> li
         state.plans[tool_id] = text(given, "plan")
     input_json = exact.get(tool_id) or dumps(block.get("input", {}))
     effects = state.ledger.start_tool(tool_id, tool, input_json, parent, text(given, "description"))
-    if effects and tool == "TodoWrite" and not parent:
-        effects.append(_plan(given))
+    if effects and not parent:
+        plans.started(state, tool_id, tool, given)
     return effects
 
 
@@ -78,6 +71,7 @@ def result(state: State, block: Record, record: Record) -> list[Effect]:
     effects = questions.settled_by_result(state, tool_id)
     effects += _attachments(content, tool_id, parent)
     effects += state.ledger.end_tool(tool_id, _output(content), outcome)
+    effects += plans.changed(state, tool_id, outcome != ev.TOOL_OUTCOME_SUCCEEDED, record)
     state.plans.pop(tool_id, None)
     if tool_id in state.denied:
         state.denied.remove(tool_id)
@@ -137,14 +131,3 @@ def _attachments(content: Any, tool_id: str, parent: str) -> list[Effect]:
         media_type = text(source, "media_type") or "application/octet-stream"
         effects.append(Attach(data, media_type, tool_id=tool_id, parent_tool_id=parent))
     return effects
-
-
-def _plan(given: Record) -> Effect:
-    items = [
-        ev.PlanItem(
-            text=text(item, "content"),
-            state=_PLAN_STATES.get(text(item, "status"), ev.PLAN_ITEM_STATE_UNSPECIFIED),
-        )
-        for item in records(given, "todos")
-    ]
-    return Emit(ev.Event(plan_updated=ev.PlanUpdated(items=items)))

@@ -149,6 +149,7 @@ def _end_turn(
     effects += questions.nobody_asks(state)
     state.denied = [tool_id for tool_id in state.denied if tool_id in kept]
     state.plans.clear()
+    state.planning.clear()
     return effects
 
 
@@ -194,9 +195,10 @@ def exited(state: State, status: ExitStatus) -> list[Effect]:
     for pending in [*state.pending.values(), *[Pending("model")] * state.settings.models_due]:
         effects += _unanswered(pending)
     state.settings.models_due = 0
+    asked_to = state.stopping
     effects += state.ledger.end_turn(
-        ev.TURN_OUTCOME_FAILED,
-        ev.TURN_END_REASON_AGENT_EXITED,
+        ev.TURN_OUTCOME_INTERRUPTED if asked_to else ev.TURN_OUTCOME_FAILED,
+        ev.TURN_END_REASON_INTERRUPTED if asked_to else ev.TURN_END_REASON_AGENT_EXITED,
         withdraw=ev.WITHDRAW_REASON_AGENT_EXITED,
     )
     state.asks.clear()
@@ -204,6 +206,7 @@ def exited(state: State, status: ExitStatus) -> list[Effect]:
     state.waiting.clear()
     state.denied.clear()
     state.plans.clear()
+    state.planning.clear()
     state.turn = Turn()
     state.ready = state.busy = state.woken = False
     return effects

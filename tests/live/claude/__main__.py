@@ -2,7 +2,7 @@
 
 Installs that version from npm on first use. `--scenario NAME` (repeat for several) runs only those. Each
 scenario prints a line; the last line is `{"scenarios":N,"passed":N}`, and the exit code is 0 when all
-passed.
+passed. `--observe` notes for `tests.golden.support` in how many scenarios each kind of event was seen.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import sys
 import time
 import traceback
+from collections import Counter
+from pathlib import Path
 
 from tests.live.claude.registry import SCENARIOS, Scenario
 from tests.live.claude.rig import Rig
@@ -20,6 +22,7 @@ from tests.live.claude.scenarios import ALL
 from tests.live.npm import CLAUDE_VERSIONS
 
 _TIMEOUT = 120.0
+OBSERVED = Path(__file__).parents[1] / "observed"
 
 
 async def passes(rig: Rig, name: str, run: Scenario) -> bool:
@@ -36,11 +39,23 @@ async def passes(rig: Rig, name: str, run: Scenario) -> bool:
     return True
 
 
-async def run_all(version: str, names: list[str]) -> tuple[int, int]:
-    """Return how many scenarios ran and how many passed."""
+async def run_all(version: str, names: list[str]) -> tuple[int, Counter[str]]:
+    """Return how many scenarios passed, and in how many each kind of event was seen."""
+    passed, events = 0, Counter[str]()
     async with Rig(version) as rig:
-        results = [await passes(rig, name, SCENARIOS[name]) for name in names]
-    return len(results), sum(results)
+        for name in names:
+            rig.seen.clear()
+            passed += await passes(rig, name, SCENARIOS[name])
+            events.update({event.WhichOneof("body") or "" for event in rig.seen})
+    return passed, events
+
+
+def note(version: str, scenarios: int, events: Counter[str]) -> None:
+    """Write down what was seen."""
+    observed = {"driver": "claude", "version": version, "scenarios": scenarios}
+    text = json.dumps(observed | {"events": dict(sorted(events.items()))}, indent=1)
+    OBSERVED.mkdir(exist_ok=True)
+    (OBSERVED / f"claude-{version}.json").write_text(f"{text}\n")
 
 
 def main() -> int:
@@ -48,8 +63,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the real Claude Code through the whole stack.")
     parser.add_argument("--version", required=True, choices=CLAUDE_VERSIONS)
     parser.add_argument("--scenario", action="append", choices=ALL, help="only this one (repeatable)")
+    parser.add_argument("--observe", action="store_true", help="write down which events were seen")
     options = parser.parse_args()
-    scenarios, passed = asyncio.run(run_all(options.version, options.scenario or ALL))
+    names = options.scenario or ALL
+    scenarios = len(names)
+    passed, events = asyncio.run(run_all(options.version, names))
+    if options.observe and passed == scenarios:
+        note(options.version, scenarios, events)
     print(json.dumps({"scenarios": scenarios, "passed": passed}, separators=(",", ":")))
     return 0 if passed == scenarios else 1
 

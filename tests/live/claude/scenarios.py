@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.live.claude import content, control, life, questions, trouble, turns
 from tests.live.claude.registry import SCENARIOS
 
-__all__ = ["ALL", "MODULES"]
+__all__ = ["ALL", "MODULES", "SCENARIOS"]
 
 MODULES = (turns, questions, control, content, life, trouble)
 ALL = [

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from sessiond.v1 import event_pb2 as ev
 from sessiond_drivers.base import ExitStatus
 from tests.conformance.drivers import drivers
 from tests.conformance.host import SPEC
@@ -112,11 +113,15 @@ def test_an_end_that_was_asked_for_or_unseen_is_no_failure() -> None:
     assert not talk.bodies("error_raised")
 
 
-def test_it_is_ended_by_an_interrupt_signal() -> None:
-    talk = Talk()
-    talk.launch()
+def test_it_is_ended_by_an_interrupt_signal(talk: Talk) -> None:
+    talk.turn()
+    talk.use("t1")
     plan = talk.stop()
     assert (plan.signal, plan.close_stdin) == (signal.SIGINT, False)
+    # It may end without another word.
+    talk.exited(ExitStatus(exit_code=0))
+    assert talk.ended().outcome == ev.TURN_OUTCOME_INTERRUPTED
+    assert talk.bodies("tool_ended")[0].outcome == ev.TOOL_OUTCOME_INTERRUPTED
 
 
 def test_a_conversation_that_was_never_saved_begins_anew_after_one_failure(talk: Talk) -> None:

@@ -162,16 +162,46 @@ def test_an_interrupt_ends_the_background_too(talk: Talk) -> None:
     assert talk.bodies("tool_ended")[-1].tool_id == "t1"
 
 
-def test_a_list_of_things_to_do_is_a_plan(talk: Talk) -> None:
+def plan(talk: Talk) -> list[tuple[str, int]]:
+    return [(item.text, item.state) for item in talk.bodies("plan_updated")[-1].items]
+
+
+def test_a_list_that_is_written_whole_is_a_plan(talk: Talk) -> None:
     talk.turn()
-    todos = [{"content": "a", "status": "completed"}, {"content": "b", "status": "in_progress"}]
-    talk.use("t1", "TodoWrite", todos=[*todos, {"content": "c", "status": "new word"}])
-    states = [item.state for item in talk.bodies("plan_updated")[0].items]
-    assert states == [
-        ev.PLAN_ITEM_STATE_DONE,
-        ev.PLAN_ITEM_STATE_IN_PROGRESS,
-        ev.PLAN_ITEM_STATE_UNSPECIFIED,
-    ]
+    todos = [{"content": "a", "status": "completed"}, {"content": "b", "status": "new word"}]
+    for tool_id, failed in (("t1", True), ("t2", False), ("t3", False)):
+        talk.use(tool_id, "TodoWrite", todos=todos)
+        talk.used(tool_id, is_error=failed, tool_use_result={"newTodos": todos})
+    assert plan(talk) == [("a", ev.PLAN_ITEM_STATE_DONE), ("b", ev.PLAN_ITEM_STATE_UNSPECIFIED)]
+    assert talk.kinds.count("plan_updated") == 1
+
+
+def test_a_list_that_is_changed_entry_by_entry_is_a_plan(talk: Talk) -> None:
+    talk.turn()
+    for number, subject in (("1", "look"), ("2", "leap")):
+        talk.use(f"c{number}", "TaskCreate", subject=subject)
+        created = {"task": {"id": number, "subject": subject}}
+        talk.used(f"c{number}", tool_use_result=created)
+    pending, done = ev.PLAN_ITEM_STATE_PENDING, ev.PLAN_ITEM_STATE_DONE
+    assert plan(talk) == [("look", pending), ("leap", pending)]
+    talk.use("u1", "TaskUpdate", taskId="1", status="completed", subject="looked")
+    changed = {"taskId": "1", "statusChange": {"from": "pending", "to": "completed"}}
+    talk.used("u1", tool_use_result=changed)
+    assert plan(talk) == [("looked", done), ("leap", pending)]
+    talk.end()
+    talk.exited()
+    talk.ready(resume=True)
+    talk.turn("m2")
+    talk.use("u2", "TaskUpdate", taskId="2", status="deleted")
+    talk.used("u2", tool_use_result={"taskId": "2", "statusChange": {"to": "deleted"}})
+    assert plan(talk) == [("looked", done)]
+
+
+def test_a_tool_of_another_kind_is_no_plan(talk: Talk) -> None:
+    talk.turn()
+    talk.use("t1", "Other")
+    talk.used("t1", tool_use_result={"task": {"id": "1", "subject": "x"}})
+    assert not talk.bodies("plan_updated")
 
 
 def test_records_without_a_rule_are_kept_for_the_curious(talk: Talk) -> None:
