@@ -3,7 +3,7 @@
     python -m tests.golden.support [--check]
 
 Plays every recording (see `compare`) and adds what live runs of real agents noted in
-`tests/live/observed/`. Writes `gen/docs/support.md`; `--check` compares instead and returns 1 when it
+`tests/live/observed/`. Writes `drivers/support.md`; `--check` compares instead and returns 1 when it
 differs.
 """
 
@@ -29,7 +29,7 @@ from tests.golden.compare import GOLDEN, scenarios
 __all__ = ["TARGET", "table"]
 
 _ROOT = Path(__file__).parents[2]
-TARGET = _ROOT / "gen" / "docs" / "support.md"
+TARGET = _ROOT / "drivers" / "support.md"
 _OBSERVED = _ROOT / "tests" / "live" / "observed"
 
 # What the server says by itself, whatever the driver.
