@@ -31,12 +31,13 @@ class Sent:
     """What clients were told about the messages of one session.
 
     `accepted` maps the message id of each acknowledged Send to its text, in the order acknowledged;
-    `dropped` are the ids for which Unqueue said DROPPED; `disputed` the ids for which one call with one
-    request_id got two different answers.
+    `dropped` are the ids for which Unqueue said DROPPED, `unsure` those for which it said UNKNOWN;
+    `disputed` the ids for which one call with one request_id got two different answers.
     """
 
     accepted: dict[str, str] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
+    unsure: set[str] = field(default_factory=set)
     disputed: list[str] = field(default_factory=list)
 
 
@@ -138,10 +139,11 @@ def inputs(
     told = [event.user_message.message_id for event in events if event.HasField("user_message")]
     dropped = [event.message_dropped.message_id for event in events if event.HasField("message_dropped")]
     first = list(dict.fromkeys(str(entry["id"]) for entry in log))
-    expected = [message_id for message_id in sent.accepted if message_id not in sent.dropped]
+    gone = sent.dropped | (sent.unsure & set(dropped))
+    expected = [message_id for message_id in sent.accepted if message_id not in gone]
     violations = [
         *_as_sets("read by the agent", session_id, expected, first),
-        *_as_sets("dropped", session_id, sorted(sent.dropped), dropped),
+        *_as_sets("dropped", session_id, sorted(gone), dropped),
         *_once("told as read", session_id, told),
         *_as_sets("told as read", session_id, first, told),
         *_once("accepted by text", session_id, _tags(sent.accepted.values())),
@@ -149,6 +151,7 @@ def inputs(
             "read by text", session_id, _tags(str(entry["text"]) for entry in log if not entry["again"])
         ),
     ]
+    violations += _contents(session_id, log, events)
     exits = sum(event.HasField("process_exited") for event in events)
     if exits == 0:
         violations += sequence("order of reading", session_id, first, list(dict.fromkeys(told)))
@@ -163,6 +166,25 @@ def inputs(
         text = f"one request_id got two answers, {message_id} the second"
         violations.append(Violation("inputs", "doubled", session_id, text))
     return violations
+
+
+def _contents(
+    session_id: str, log: Sequence[dict[str, object]], events: Sequence[ev.Event]
+) -> Iterator[Violation]:
+    """Check that what was read is what was last said of it."""
+    texts: dict[str, str] = {}
+    for event in events:
+        for body in (event.message_queued, event.message_edited, event.user_message):
+            if body.message_id and isinstance(body, ev.UserMessage):
+                if texts.get(body.message_id) != body.text:
+                    text = f"{body.message_id} is told with another text"
+                    yield Violation("inputs by content", "lost", session_id, text)
+            elif body.message_id:
+                texts[body.message_id] = body.text
+    for entry in log:
+        if texts.get(str(entry["id"])) != entry["text"]:
+            text = f"{entry['id']} was read with another text"
+            yield Violation("inputs by content", "lost", session_id, text)
 
 
 def _tags(texts: Iterable[str]) -> list[str]:

@@ -41,8 +41,7 @@ async def attack(
     """
     async with kind(settings=_SETTINGS) as daemon, daemon.channel() as channel:
         attacked = [
-            Attacked(channel, daemon.workspace, daemon.folder, f"s{number}", str(seed), patience)
-            for number in range(sessions)
+            Attacked(daemon, channel, f"s{number}", str(seed), patience) for number in range(sessions)
         ]
         try:
             for session in attacked:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2, session_service_pb2_grpc
@@ -17,7 +19,11 @@ from sessiond.v1 import session_service_pb2 as api
 from tests.chaos import audit, checkers, record, watcher
 from tests.chaos.checkers import Violation
 from tests.chaos.persist import Stuck, persist
+from tests.support.daemon import Daemon
 
+R = TypeVar("R")
+
+_STEER = session_pb2.DELIVERY_STEER
 _TIMEOUT = 10.0
 _RATES = (200, 1000, 5000)
 _COUNTS = (5, 400)
@@ -67,14 +73,17 @@ class Watchers:
             env=dict(env),
         )
 
-    async def kill(self, rng: random.Random) -> None:
-        """SIGKILL one of them and start it again."""
+    async def kill(self, rng: random.Random) -> bool:
+        """SIGKILL one of them and start it again; False when there is none yet."""
+        if not self._running:
+            return False
         name = rng.choice(sorted(self._running))
         process = self._running[name]
         if process.returncode is None:
             process.kill()
         await process.wait()
         await self._start(name)
+        return True
 
     async def finish(self, head_seq: int) -> list[str]:
         """Tell all where to stop and wait until they have it; return those that never got there."""
@@ -109,64 +118,88 @@ class Watchers:
 
 
 class Attacked:
-    """One session of the echo agent, and all that is kept of what its clients were told."""
+    """One session of the echo agent, and all that is kept of what its clients were told.
+
+    `metadata` goes with each call. What is not done after `patience` seconds is stuck.
+    """
 
     def __init__(
         self,
+        daemon: Daemon,
         channel: grpc.aio.Channel,
-        workspace: Path,
-        folder: Path,
         name: str,
         seed: str,
         patience: float,
+        metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.stub: session_service_pb2_grpc.SessionServiceAsyncStub
         self.stub = session_service_pb2_grpc.SessionServiceStub(channel)
         self.session_id = name
         self.random = random.Random(f"{seed}/{name}/sender")
         self.sent = audit.Sent()
-        self.watchers = Watchers(name, folder, seed, patience)
+        self.watchers = Watchers(name, daemon.folder, seed, patience)
+        self.metadata = metadata
         self._patience = patience
-        self._workspace = workspace
-        self._log = folder / f"{name}.read"
-        self._state = folder / "echo"
+        self._daemon = daemon
+        self._log = daemon.folder / f"{name}.read"
         self._number = 0
+
+    async def call(self, what: str, method: Callable[..., Awaitable[R]], request: Message) -> R:
+        """Make a call until it is answered; raises Refused with the daemon's reason."""
+        return await persist(
+            f"{what} of {self.session_id}",
+            lambda: method(request, timeout=_TIMEOUT, metadata=self.metadata),
+        )
 
     async def create(self) -> None:
         """Create it, with a request_id, however often that has to be said."""
-        environment = {"ECHO_READ_LOG": str(self._log), "ECHO_STATE_DIR": str(self._state)}
+        state = self._daemon.folder / "echo"
         request = api.CreateSessionRequest(
             driver="echo",
             session_id=self.session_id,
-            workspace=str(self._workspace),
-            environment=environment,
+            workspace=str(self._daemon.workspace),
+            environment={"ECHO_READ_LOG": str(self._log), "ECHO_STATE_DIR": str(state)},
             request_id=f"create-{self.session_id}",
         )
-        created = await persist(
-            f"create {self.session_id}", lambda: self.stub.CreateSession(request, timeout=_TIMEOUT)
-        )
+        created = await self.call("create", self.stub.CreateSession, request)
         if created.session.session_id != self.session_id:
             raise Stuck(f"{self.session_id} was created as {created.session.session_id!r}")
 
+    async def delete(self) -> None:
+        """Delete it."""
+        request = api.DeleteSessionRequest(
+            session_id=self.session_id, request_id=f"delete-{self.session_id}"
+        )
+        await self.call("delete", self.stub.DeleteSession, request)
+
     # --- sending ---
 
-    async def send(self, delivery: session_pb2.Delivery.ValueType = session_pb2.DELIVERY_STEER) -> None:
-        """Send one burst until it is acknowledged; then ask once more, now and then."""
+    def script(self) -> tuple[str, str]:
+        """Return a new tag and a message with it."""
         self._number += 1
         tag = f"{self.session_id}-{self._number}"
-        count = self.random.randint(*_COUNTS)
+        rate, count = self.random.choice(_RATES), self.random.randint(*_COUNTS)
+        return tag, audit.script(tag, rate, count)
+
+    async def send(self, delivery: session_pb2.Delivery.ValueType = _STEER, before: str = "") -> str:
+        """Send one burst (after the script `before`) until it is acknowledged; return its id.
+
+        Now and then the same is asked once more.
+        """
+        tag, text = self.script()
         request = api.SendRequest(
             session_id=self.session_id,
-            text=audit.script(tag, self.random.choice(_RATES), count),
+            text=before + text,
             delivery=delivery,
             request_id=f"send-{tag}",
         )
-        reply = await persist(f"send {tag}", lambda: self.stub.Send(request, timeout=_TIMEOUT))
+        reply = await self.call("send", self.stub.Send, request)
         self.sent.accepted[reply.message_id] = request.text
         if self.random.random() < 0.2:
-            again = await persist(f"repeat {tag}", lambda: self.stub.Send(request, timeout=_TIMEOUT))
+            again = await self.call("repeated send", self.stub.Send, request)
             if again != reply:
                 self.sent.disputed.append(again.message_id)
+        return reply.message_id
 
     async def send_until(self, over: asyncio.Event, pause: float) -> None:
         """Send bursts at random moments until it is over."""
@@ -179,10 +212,7 @@ class Attacked:
     async def get(self) -> session_pb2.Session:
         """Return the session."""
         request = api.GetSessionRequest(session_id=self.session_id)
-        response = await persist(
-            f"get {self.session_id}", lambda: self.stub.GetSession(request, timeout=_TIMEOUT)
-        )
-        return response.session
+        return (await self.call("get", self.stub.GetSession, request)).session
 
     # --- the end ---
 
@@ -221,9 +251,8 @@ class Attacked:
         """Subscribe from the beginning, as a client of its own."""
         stream = record.Stream(0)
         events: list[ev.Event] = []
-        call = self.stub.Subscribe(
-            api.SubscribeRequest(session_id=self.session_id), timeout=self._patience
-        )
+        request = api.SubscribeRequest(session_id=self.session_id)
+        call = self.stub.Subscribe(request, timeout=self._patience, metadata=self.metadata)
         async for response in call:
             stream.answers.append(record.answer(response))
             events += response.events

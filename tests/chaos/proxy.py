@@ -1,0 +1,115 @@
+"""A TCP proxy that is a bad network: it drops, delays, half-closes, truncates and swallows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+__all__ = ["Proxy"]
+
+_CHUNK = 16 * 1024
+# What may happen to a connection, and how often; most are only slow now and then.
+_FATES = {"well": 3, "drop": 3, "half": 2, "truncate": 3, "swallow": 1}
+_LIFE = 4.0
+_SWALLOW = 20.0
+
+
+class Proxy:
+    """Listens on a port of its own and carries each connection to whatever `target` says (host:port).
+
+    Each connection has a fate from the seed: how it ends and after how long. `calm()` lets all live.
+    """
+
+    def __init__(self, target: Callable[[], str], seed: str) -> None:
+        self.cuts = 0
+        self.port = 0
+        self._target = target
+        self._random = random.Random(f"{seed}/proxy")
+        self._wild = True
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def calm(self) -> None:
+        """From now on a good network; connections that are to end badly end now."""
+        self._wild = False
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._carry(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fate, life = "well", 1e9
+        if self._wild:
+            fate = self._random.choices(list(_FATES), list(_FATES.values()))[0]
+            life = self._random.expovariate(1 / _LIFE) if fate != "well" else 1e9
+        closing = [writer]
+        try:
+            host, _, port = self._target().rpartition(":")
+            there, back = await asyncio.open_connection(host, int(port))
+            closing.append(back)
+            await self._fate(fate, life, (reader, back), (there, writer))
+        except (OSError, ValueError):
+            pass  # there is no daemon just now
+        finally:
+            for end in closing:
+                end.transport.abort()
+
+    async def _fate(
+        self,
+        fate: str,
+        life: float,
+        *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        pumps = [asyncio.create_task(self._pump(*way)) for way in ways]
+        try:
+            done, _ = await asyncio.wait(pumps, timeout=life, return_when=asyncio.FIRST_COMPLETED)
+            if done or not self._wild:
+                return
+            self.cuts += 1
+            if fate == "half":
+                ways[self._random.randrange(2)][1].write_eof()
+                await asyncio.wait(pumps, timeout=2.0, return_when=asyncio.FIRST_COMPLETED)
+            elif fate in ("swallow", "truncate"):
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+                if fate == "swallow":
+                    await asyncio.sleep(self._random.uniform(0.0, _SWALLOW))
+                else:
+                    await self._truncate(*ways[1])
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _truncate(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry a part of what comes next, and no more."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                data = await reader.read(_CHUNK)
+                writer.write(data[: self._random.randint(0, len(data))])
+                await writer.drain()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(_CHUNK):
+            if self._wild and self._random.random() < 0.02:
+                await asyncio.sleep(self._random.uniform(0.0, 0.5))
+            writer.write(data)
+            await writer.drain()
