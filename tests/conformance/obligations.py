@@ -201,6 +201,8 @@ class Obligations:
         _require(kind not in _HOSTS_OWN, f"{kind} is the host's to say")
         if kind == "tool_started":
             self.parents[event.tool_started.tool_id] = event.parent_tool_id
+        if kind == "question_asked":
+            self.parents[f"question {event.question_asked.question_id}"] = event.parent_tool_id
         check = getattr(self, f"_on_{kind}", None)
         if check is not None:
             check(getattr(event, kind))
@@ -216,7 +218,7 @@ class Obligations:
         _require(body.turn_id == self.turn_id != "", f"{body.turn_id} ended; open is {self.turn_id!r}")
         tools = {tool_id for tool_id in self.tools if not self._in_background(tool_id)}
         _require(not tools, f"tools are open at the end of the turn: {tools}")
-        asking = [q for q, asked in self.questions.items() if not self._in_background(asked.tool_id)]
+        asking = [q for q in self.questions if not self._asked_in_background(q)]
         _require(not asking, f"questions are open at the end of the turn: {asking}")
         _require(body.outcome != ev.TURN_OUTCOME_UNSPECIFIED, "a turn's end has an outcome")
         _require(body.reason != ev.TURN_END_REASON_UNSPECIFIED, "a turn's end has a reason")
@@ -231,6 +233,11 @@ class Obligations:
             seen.add(parent)
             tool_id = parent
         return False
+
+    def _asked_in_background(self, question_id: str) -> bool:
+        """Whether a question is of such a call, or of the sub-agent itself."""
+        tool_id = self.questions[question_id].tool_id
+        return self._in_background(tool_id) or self._in_background(f"question {question_id}")
 
     def _on_tool_started(self, body: ev.ToolStarted) -> None:
         _require(bool(body.tool_id), "a tool call has an id")
