@@ -21,7 +21,6 @@ __all__ = [
     "echoed",
     "hand_over",
     "lifecycle",
-    "settle_all",
     "settled",
     "unqueue",
     "write_line",
@@ -102,15 +101,11 @@ def unqueue(state: State, message_id: str) -> list[Effect]:
 
 
 def settled(state: State, pending: Pending, cancelled: bool) -> list[Effect]:
-    """Take the agent's answer to `unqueue`."""
-    if not cancelled:
+    """Take the agent's answer to `unqueue`, or (as cancelled) its end."""
+    unread = [entry for entry in state.waiting if entry.message_id == pending.subject]
+    if not cancelled or not unread:
         return _settle(pending, session_service_pb2.UNQUEUE_OUTCOME_ALREADY_SENT)
-    state.waiting = [entry for entry in state.waiting if entry.message_id != pending.subject]
-    return _settle(pending, session_service_pb2.UNQUEUE_OUTCOME_DROPPED)
-
-
-def settle_all(pending: Pending) -> list[Effect]:
-    """The agent is gone: what was asked back was never read."""
+    state.waiting.remove(unread[0])
     return _settle(pending, session_service_pb2.UNQUEUE_OUTCOME_DROPPED)
 
 

@@ -193,7 +193,7 @@ def exited(state: State, status: ExitStatus) -> list[Effect]:
         effects += _launch_failed(state, words) if (words := _last_words(status)) else []
     effects += commands.abandoned(state)
     for pending in [*state.pending.values(), *[Pending("model")] * state.settings.models_due]:
-        effects += _unanswered(pending)
+        effects += _unanswered(state, pending)
     state.settings.models_due = 0
     asked_to = state.stopping
     effects += state.ledger.end_turn(
@@ -212,9 +212,9 @@ def exited(state: State, status: ExitStatus) -> list[Effect]:
     return effects
 
 
-def _unanswered(pending: Pending) -> list[Effect]:
+def _unanswered(state: State, pending: Pending) -> list[Effect]:
     if pending.verb == "unqueue":
-        return messages.settle_all(pending)
+        return messages.settled(state, pending, cancelled=True)
     if pending.verb in ("model", "mode", "effort", "title") or (
         pending.verb == "applied" and pending.subject
     ):
