@@ -24,6 +24,7 @@ import (
 const (
 	defaultDeadline = 30 * time.Second
 	maxReceive      = 16 << 20
+	window          = 4 << 20
 )
 
 // Client is a connection to one daemon. It is safe for concurrent use.
@@ -99,6 +100,9 @@ func (c *Client) Close() error { return c.conn.Close() }
 func dialOptions(security []grpc.DialOption) []grpc.DialOption {
 	return append(security,
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceive)),
+		// A long history comes in large responses: not to be stopped after every 64 KiB.
+		grpc.WithInitialWindowSize(window),
+		grpc.WithInitialConnWindowSize(window),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true,
 		}),

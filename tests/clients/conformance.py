@@ -27,6 +27,7 @@ class _Report:
 
     cells: dict[str, dict[str, bool]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    unready: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def add(self, scenario: str, language: str, problems: list[str]) -> None:
@@ -42,14 +43,12 @@ class _Report:
         return "\n".join(lines)
 
     def totals(self, number: int) -> dict[str, int]:
-        passed = sum(ok for row in self.cells.values() for ok in row.values())
-        failed = sum(not ok for row in self.cells.values() for ok in row.values())
-        unbuilt = len(self.failures) - failed if failed == 0 else 0
+        marks = [passed for row in self.cells.values() for passed in row.values()]
         return {
             "languages": number,
             "scenarios": len(self.cells),
-            "passed": passed,
-            "failed": failed + max(unbuilt, 0),
+            "passed": marks.count(True),
+            "failed": marks.count(False) + len(self.unready),
         }
 
 
@@ -57,7 +56,7 @@ def _ready(language: Language, report: _Report) -> bool:
     """Build the client; False, and noted, when that is not possible."""
     missing = language.missing()
     if missing and os.environ.get("CI") == "true":
-        report.failures.append(f"{language.key}: its toolchain is missing: {missing}")
+        report.unready.append(f"{language.key}: its toolchain is missing: {missing}")
     elif missing:
         report.skipped[language.key] = missing
     else:
@@ -65,7 +64,7 @@ def _ready(language: Language, report: _Report) -> bool:
         try:
             built = language.build()
         except BuildError as error:
-            report.failures.append(f"{language.key}: {error}")
+            report.unready.append(f"{language.key}: {error}")
             return False
         if built:
             print(f"built {language.name} in {time.monotonic() - started:.0f} s", flush=True)
@@ -106,10 +105,10 @@ def main() -> int:
     print(report.table([x.key for x in built]))
     for key, missing in report.skipped.items():
         print(f"skipped {key}: its toolchain is missing: {missing}")
-    for failure in report.failures:
+    for failure in report.unready + report.failures:
         print(f"FAIL {failure}")
     print(json.dumps(report.totals(len(built))))
-    return 1 if report.failures or not built else 0
+    return 1 if report.unready or report.failures or not built else 0
 
 
 if __name__ == "__main__":
