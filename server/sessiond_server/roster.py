@@ -378,6 +378,8 @@ class Roster:
         if not await session.kill(_KILL_TIMEOUT):
             await shim.kill_runs(session.directory)
         await session.close()
+        # Runs that ended by themselves may have left something running, on purpose; now it goes too.
+        await shim.kill_leftovers(session.marker)
         await self._store.delete_session(session.row.key, kept)
         self._sessions.pop(session.session_id, None)
         session.tail.close()

@@ -152,9 +152,12 @@ class Gate(grpc.aio.ServerInterceptor):
             status = to_status(error)
         except StorageFull:
             status = to_status(_storage_full())
+        except grpc.aio.InternalError:
+            # Written to a client that has gone, perhaps just now: gRPC deals with its own exception.
+            self._log(method, "CANCELLED", started)
+            raise
         except Exception:
             if context.cancelled() or context.done():
-                # Writing to a client that has gone; gRPC knows what to do with its own exception.
                 self._log(method, "CANCELLED", started)
                 raise
             status = _internal(method)

@@ -15,8 +15,11 @@ from tests.chaos.record import COMPLETE, DELETED, KILLED, LEFT, SILENT, Record, 
 
 Effect: TypeAlias = Literal["lost", "doubled", "reordered"]
 
-# Ends that a client has to expect: it left, it was killed, the connection or the daemon went.
-_EXPECTED_ENDS = frozenset({COMPLETE, DELETED, LEFT, SILENT, KILLED, "UNAVAILABLE", "SERVER_DRAINING"})
+# Ends that a client has to expect: it left, it was killed, the connection or the daemon went. CANCELLED
+# is what gRPC says of the streams that a daemon could not end in its grace.
+_EXPECTED_ENDS = frozenset(
+    {COMPLETE, DELETED, LEFT, SILENT, KILLED, "UNAVAILABLE", "SERVER_DRAINING", "CANCELLED"}
+)
 
 
 @dataclass(frozen=True, slots=True)

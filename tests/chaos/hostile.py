@@ -101,11 +101,8 @@ def _changes(message: Message, path: tuple[str, ...]) -> Iterator[tuple[tuple[st
             yield here, lambda target, field=field, value=value: _replace(target, field, value)
             if field.is_repeated:
                 yield here, lambda target, field=field, value=value: _many(target, field, value)
-        if (
-            field.is_repeated
-            and field.type == _F.TYPE_MESSAGE
-            and field.message_type.GetOptions().map_entry
-        ):
+        entry = field.message_type
+        if entry is not None and entry.GetOptions().map_entry:
             for value in ("", "\0", "=", "x" * 5000):
                 pair = {value: value}
                 yield here, lambda target, name=field.name, pair=pair: getattr(target, name).update(pair)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable
 
@@ -77,39 +76,54 @@ class Proxy:
         life: float,
         *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        pumps = [asyncio.create_task(self._pump(*way)) for way in ways]
+        valves = [_Valve() for _ in ways]
+        pumps = [
+            asyncio.create_task(self._pump(valve, *way)) for valve, way in zip(valves, ways, strict=True)
+        ]
         try:
             done, _ = await asyncio.wait(pumps, timeout=life, return_when=asyncio.FIRST_COMPLETED)
             if done or not self._wild:
                 return
             self.cuts += 1
             if fate == "half":
-                ways[self._random.randrange(2)][1].write_eof()
-                await asyncio.wait(pumps, timeout=2.0, return_when=asyncio.FIRST_COMPLETED)
-            elif fate in ("swallow", "truncate"):
-                for pump in pumps:
-                    pump.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
-                if fate == "swallow":
-                    await asyncio.sleep(self._random.uniform(0.0, _SWALLOW))
-                else:
-                    await self._truncate(*ways[1])
+                # One direction ends as if all were said, the other goes on for a while.
+                which = self._random.randrange(2)
+                valves[which].room = 0
+                await asyncio.sleep(0.1)
+                ways[which][1].write_eof()
+                await asyncio.sleep(self._random.uniform(0.0, 2.0))
+            elif fate == "truncate":
+                for valve in valves:
+                    valve.room = self._random.randrange(_CHUNK)
+                await asyncio.wait(pumps, timeout=1.0)
+            elif fate == "swallow":
+                for valve in valves:
+                    valve.room, valve.ends = 0, False
+                await asyncio.sleep(self._random.uniform(0.0, _SWALLOW))
         finally:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def _truncate(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry a part of what comes next, and no more."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                data = await reader.read(_CHUNK)
-                writer.write(data[: self._random.randint(0, len(data))])
-                await writer.drain()
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, valve: _Valve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Carry bytes in order: like any network, it may stop anywhere and never leaves out any."""
         while data := await reader.read(_CHUNK):
             if self._wild and self._random.random() < 0.02:
                 await asyncio.sleep(self._random.uniform(0.0, 0.5))
-            writer.write(data)
-            await writer.drain()
+            if valve.room is not None:
+                data, valve.room = data[: valve.room], max(0, valve.room - len(data))
+            if data:
+                writer.write(data)
+                await writer.drain()
+            if valve.room == 0 and valve.ends:
+                return
+
+
+class _Valve:
+    """How many more bytes go through (None: all), and whether the end of them is the end at all."""
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+        self.ends = True

@@ -181,3 +181,23 @@ async def test_two_restarts_at_once_start_one_process(daemon: Daemon) -> None:
             await session.stub.CreateSession(request, timeout=TIMEOUT)
         shown = await session.get()
         assert shown.state == session_pb2.SESSION_STATE_IDLE
+
+
+@pytest.mark.parametrize("end", ["stop", "delete"])
+async def test_what_a_crashed_agent_left_goes_with_its_session(daemon: Daemon, end: str) -> None:
+    async with daemon.channel() as channel, watched(channel, str(daemon.workspace)) as session:
+        await session.run("!spawn 300")
+        child = int(session.text().removeprefix("pid "))
+        await session.send("!crash KILL")
+        exited = await session.until_state("EXITED")
+        # Perhaps somebody wants it: a server that was started to be looked at.
+        assert _lives(child)
+        if end == "stop":
+            await session.control(restart=api.Restart())
+            await session.until_state("IDLE", after=exited.seq)
+            assert _lives(child)
+            await session.control(stop=api.Stop())
+        else:
+            request = api.DeleteSessionRequest(session_id=session.session_id)
+            await session.stub.DeleteSession(request, timeout=TIMEOUT)
+        await until(lambda: not _lives(child), "the child has ended")

@@ -249,7 +249,10 @@ class Session:
             self._fill(step, core, product)
             await self._commit(step, product)
         except Exception as error:
-            _logger.exception("step_failed", session_id=self.session_id)
+            if isinstance(error, StorageFull):
+                _logger.warning("storage_full", session_id=self.session_id)
+            else:
+                _logger.exception("step_failed", session_id=self.session_id)
             await self._undo(error, calls, delivered)
             return
         self._publish(step, product)

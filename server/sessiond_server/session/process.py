@@ -130,6 +130,9 @@ class Process:
             await self._drop_link()
         if await shim.wait_gone(self.directory, _FINISH_TIMEOUT):
             shim.discard(self.directory, self.run)
+        if kill:
+            # Also what former runs left, which this shim knows nothing of.
+            await shim.kill_leftovers(self._marker)
 
     async def _drop_link(self) -> None:
         link, self.link = self.link, None
