@@ -53,6 +53,7 @@ def test_what_is_not_asked_for_is_left_to_the_program() -> None:
 
 def test_traffic_that_nobody_asked_for_is_off() -> None:
     off = Talk().launch().env
+    assert off["CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS"] == "1"
     assert off["DISABLE_TELEMETRY"] == off["DISABLE_ERROR_REPORTING"] == "1"
     assert off["DISABLE_AUTOUPDATER"] == off["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
     on = Talk(telemetry=True, auto_update=True, env={"X": "y"}).launch().env

@@ -132,6 +132,19 @@ def test_its_own_questions_are_answered_together(talk: Talk) -> None:
     assert given["questions"] == own("One?", "Two?", "Three?", multiSelect=True)["questions"]
 
 
+def test_an_answer_survives_that_the_request_is_offered_again(talk: Talk) -> None:
+    talk.turn()
+    given = own("One?", "Two?")
+    talk.asks("q1", "t1", tool="AskUserQuestion", input=given)
+    talk.answer("q1/0", ["A"])
+    talk.adopted()
+    request = {"subtype": "can_use_tool", "tool_name": "AskUserQuestion", "tool_use_id": "t1"}
+    held = {"type": "control_request", "request_id": "q1", "request": request | {"input": given}}
+    talk.respond("initialize", beside={"pending_permission_requests": [held]})
+    talk.answer("q1/1", ["B"])
+    assert reply(talk)["updatedInput"]["answers"] == {"One?": "A", "Two?": "B"}
+
+
 def test_a_plan_is_shown_even_when_the_request_lacks_it(talk: Talk) -> None:
     talk.turn()
     talk.use("t1", "ExitPlanMode", plan="1. Do it")

@@ -53,6 +53,16 @@ def test_why_a_turn_failed(
     assert [body.message for body in talk.bodies("error_raised")] == ["API Error: no"] * bool(error)
 
 
+def test_a_turn_fails_for_reasons_of_its_own(talk: Talk) -> None:
+    talk.turn("m1")
+    talk.system("model_refusal_no_fallback", api_refusal_explanation="no")
+    talk.end(is_error=True)
+    assert talk.ended().reason == ev.TURN_END_REASON_REFUSED
+    talk.turn("m2")
+    talk.end(is_error=True)
+    assert talk.ended().reason == ev.TURN_END_REASON_MODEL_ERROR
+
+
 def test_a_limit_that_is_used_up_is_no_passing_one(talk: Talk) -> None:
     talk.turn()
     info = {"status": "rejected", "rateLimitType": "five_hour", "resetsAt": 1_800_000_000}
@@ -90,6 +100,16 @@ def test_an_interrupt_that_came_too_late_marks_nothing(talk: Talk) -> None:
     talk.end()
     talk.respond("interrupt")
     talk.turn("m2")
+    talk.use("t1")
+    talk.used("t1", "broke", is_error=True)
+    assert talk.bodies("tool_ended")[0].outcome == ev.TOOL_OUTCOME_FAILED
+
+
+def test_an_interrupt_that_came_too_early_marks_nothing(talk: Talk) -> None:
+    talk.send("m1", "hello")
+    talk.interrupt()
+    talk.respond("interrupt")
+    talk.begin("newest")
     talk.use("t1")
     talk.used("t1", "broke", is_error=True)
     assert talk.bodies("tool_ended")[0].outcome == ev.TOOL_OUTCOME_FAILED
