@@ -15,10 +15,10 @@ from tests.support.session import failing as refused
 
 async def _setting(talk: Talk, name: str, **action: object) -> str:
     """Change a setting and return what is confirmed, with the id of the request."""
-    after = talk.events[-1].seq
-    await talk.control(request_id=f"change-{name}-{after}", **action)
-    event = await talk.until("settings_changed", lambda s: s.HasField(name), after=after)
-    assert event.request_id == f"change-{name}-{after}", event
+    request_id = f"change-{name}-{len(talk.events)}"
+    response = await talk.control(request_id=request_id, **action)
+    event = await talk.until("settings_changed", lambda s: s.HasField(name), after=response.seq)
+    assert event.request_id == request_id, event
     return str(getattr(event.settings_changed, name))
 
 

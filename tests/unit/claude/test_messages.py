@@ -96,6 +96,8 @@ def test_a_turn_of_the_agents_own_takes_nothing(older: Talk) -> None:
     assert taken(older) == ["m1"]
     assert older.bodies("turn_started")[1].origin == ev.TURN_ORIGIN_AGENT
     older.end()
+    older.system("task_notification", task_id="c", tool_use_id="gone", summary="Killed.")
+    older.idle()
     older.begin()
     assert taken(older) == ["m1", "m2"]
 

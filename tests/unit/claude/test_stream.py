@@ -169,9 +169,9 @@ def plan(talk: Talk) -> list[tuple[str, int]]:
 def test_a_list_that_is_written_whole_is_a_plan(talk: Talk) -> None:
     talk.turn()
     todos = [{"content": "a", "status": "completed"}, {"content": "b", "status": "new word"}]
-    for tool_id, failed in (("t1", True), ("t2", False), ("t3", False)):
+    for tool_id, failed, new in (("t1", True, []), ("t2", False, todos), ("t3", False, todos)):
         talk.use(tool_id, "TodoWrite", todos=todos)
-        talk.used(tool_id, is_error=failed, tool_use_result={"newTodos": todos})
+        talk.used(tool_id, is_error=failed, tool_use_result={"newTodos": new or todos[:1]})
     assert plan(talk) == [("a", ev.PLAN_ITEM_STATE_DONE), ("b", ev.PLAN_ITEM_STATE_UNSPECIFIED)]
     assert talk.kinds.count("plan_updated") == 1
 
