@@ -17,6 +17,8 @@ from typing import Self
 
 import grpc
 
+from sessiond_server.shim import kill_runs
+
 __all__ = ["Daemon", "wait_until_gone"]
 
 _START_TIMEOUT = 30.0
@@ -185,8 +187,10 @@ class Daemon:
 
 
 async def wait_until_gone(data_dir: Path, timeout: float = 10.0) -> None:
-    """Kill the shims below `data_dir` (their agents die with them) and wait until they are gone."""
+    """Kill the shims below `data_dir` with all that came from them, and wait until they are gone."""
     async with asyncio.timeout(timeout):
+        for directory in (data_dir / "sessions").glob("*"):
+            await kill_runs(directory)
         while pids := _shims(data_dir):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
