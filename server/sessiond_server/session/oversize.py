@@ -83,13 +83,17 @@ def _detach(
 
 def _pieces(event: ev.Event, kind: str, field: str, most: int) -> Iterator[ev.Event]:
     data: bytes = getattr(getattr(event, kind), field).encode()
+    # Each piece begins as a copy, and a copy keeps the memory of what is replaced in it.
+    rest = ev.Event()
+    getattr(event, kind).ClearField(field)
+    rest.CopyFrom(event)
     start = 0
     while start < len(data):
         end = min(start + most, len(data))
         while end < len(data) and data[end] & 0xC0 == 0x80:  # not inside a character
             end -= 1
         piece = ev.Event()
-        piece.CopyFrom(event)
+        piece.CopyFrom(rest)
         setattr(getattr(piece, kind), field, data[start:end].decode())
         yield piece
         start = end
