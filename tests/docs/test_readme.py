@@ -28,7 +28,7 @@ COMMANDS = "".join(
 )
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_the_commands_do_what_is_shown() -> None:
     missing = tour.missing_tools()
     assert not (CI and missing)

@@ -26,7 +26,7 @@ _PORT = "7419"
 
 
 def differences(
-    page: Path, programs: Path, without: Sequence[str] = (), timeout: float = 120
+    page: Path, programs: Path, without: Sequence[str] = (), timeout: float = 240
 ) -> list[str]:
     """Run the page's commands and return what is not as it shows.
 

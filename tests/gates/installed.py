@@ -56,7 +56,7 @@ def _proven(pins: list[str]) -> None:
         print(shown.stdout + shown.stderr, end="", flush=True)
         if shown.returncode or str(folder) not in shown.stdout:
             raise Failed("the installed wheel is not what was imported")
-        run(sys.executable, "-m", "tests.docs.tour", "--programs", programs, timeout=300)
+        run(sys.executable, "-m", "tests.docs.tour", "--programs", programs, timeout=400)
 
 
 def _wheel(folder: Path) -> Path:

@@ -64,7 +64,7 @@ const (
 	UnqueueOutcome_UNQUEUE_OUTCOME_DROPPED UnqueueOutcome = 1
 	// The agent has it already, and reads it or has read it.
 	UnqueueOutcome_UNQUEUE_OUTCOME_ALREADY_SENT UnqueueOutcome = 2
-	// Nothing waits under that id, and nothing ever did as far as the server knows.
+	// Nothing waits under that id: nothing ever did, or it is long gone.
 	UnqueueOutcome_UNQUEUE_OUTCOME_UNKNOWN UnqueueOutcome = 3
 )
 

@@ -66,7 +66,7 @@ class _UnqueueOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Unqueu
     UNQUEUE_OUTCOME_ALREADY_SENT: _UnqueueOutcome.ValueType  # 2
     """The agent has it already, and reads it or has read it."""
     UNQUEUE_OUTCOME_UNKNOWN: _UnqueueOutcome.ValueType  # 3
-    """Nothing waits under that id, and nothing ever did as far as the server knows."""
+    """Nothing waits under that id: nothing ever did, or it is long gone."""
 
 class UnqueueOutcome(_UnqueueOutcome, metaclass=_UnqueueOutcomeEnumTypeWrapper):
     """What became of an Unqueue. A reader takes a number that it does not know as UNKNOWN."""
@@ -78,7 +78,7 @@ UNQUEUE_OUTCOME_DROPPED: UnqueueOutcome.ValueType  # 1
 UNQUEUE_OUTCOME_ALREADY_SENT: UnqueueOutcome.ValueType  # 2
 """The agent has it already, and reads it or has read it."""
 UNQUEUE_OUTCOME_UNKNOWN: UnqueueOutcome.ValueType  # 3
-"""Nothing waits under that id, and nothing ever did as far as the server knows."""
+"""Nothing waits under that id: nothing ever did, or it is long gone."""
 Global___UnqueueOutcome: _TypeAlias = UnqueueOutcome  # noqa: Y015
 
 @_typing.final

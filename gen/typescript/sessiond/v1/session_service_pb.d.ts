@@ -1281,7 +1281,7 @@ export enum UnqueueOutcome {
   ALREADY_SENT = 2,
 
   /**
-   * Nothing waits under that id, and nothing ever did as far as the server knows.
+   * Nothing waits under that id: nothing ever did, or it is long gone.
    *
    * @generated from enum value: UNQUEUE_OUTCOME_UNKNOWN = 3;
    */
