@@ -272,7 +272,7 @@ class Link:
             self._heard = time.monotonic()
             try:
                 self._parse(data, batch)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 self._lose(f"the shim sent what can't be understood: {error}")
                 break
         return batch.finish()
@@ -302,6 +302,8 @@ class Link:
         kind = header["kind"]
         if kind == "out":
             self._offset, self._payload_left = int(header["offset"]), int(header["len"])
+            if self._payload_left < 0:
+                raise ValueError("an output of negative length")
         elif "len" in header:
             raise ValueError(f"a {kind!r} with content")
         elif kind == "hello":
