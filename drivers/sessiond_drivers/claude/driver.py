@@ -79,7 +79,7 @@ class ClaudeDriver(Driver):
 
     @property
     def between_turns(self) -> bool:
-        """Ready, idle by its own word, and nothing written that it has not begun to read."""
+        """Ready, no turn at work or about to begin, and nothing written that it has not read."""
         state = self._state
         at_work = state.busy or state.ledger.turn_id or state.turn.appending
         return state.ready and not at_work and not state.waiting and state.command is None
@@ -299,8 +299,8 @@ class ClaudeDriver(Driver):
 
 
 def _state_told(state: State, payload: Record) -> list[Effect]:
-    told = {"state": text(payload, "session_state")}
-    return turns.state_changed(state, told)
+    told = text(payload, "session_state")
+    return turns.state_changed(state, {"state": told}) if told == "idle" else []
 
 
 def _retry(state: State, record: Record) -> list[Effect]:

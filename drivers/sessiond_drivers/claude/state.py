@@ -174,9 +174,9 @@ class State(msgspec.Struct):
 
     Of the process: `ready`, it answered the first request; `spoken`, it has begun a turn; `failed`, it
     said that it can't start; `bypass`, it was started to act without any asking; `stopping`, it was
-    asked to end; `busy`, it said that it works; `state_events` and `lifecycle`, it has shown that it
-    writes session states and the life of each message; `woken`, it just said that work in the background
-    ended.
+    asked to end; `busy`, a turn is about to begin; `told`, the state that it said last; `state_events`
+    and `lifecycle`, it has shown that it writes session states and the life of each message; `woken`, it
+    just said that work in the background ended.
 
     Of the conversation: `named`, the id that the program itself told last; `unsaved`, an id that nothing
     can resume, for it has not been written down; `asked`, there is a message in it.
@@ -193,6 +193,7 @@ class State(msgspec.Struct):
     bypass: bool = False
     stopping: bool = False
     busy: bool = False
+    told: str = ""
     state_events: bool = False
     lifecycle: bool = False
     woken: bool = False

@@ -37,12 +37,16 @@ def state_changed(state: State, record: Record) -> list[Effect]:
     if said not in _STATES:
         return []
     state.state_events = True
-    state.busy = said != "idle"
+    in_turn, former, state.told = bool(state.ledger.turn_id), state.told, said
     if said == "requires_action":
-        # The question itself follows and says it.
+        # The question itself follows and says it. Without a turn it is a sub-agent in the background
+        # who asks: a message would be read at once.
+        state.busy = in_turn
         return []
-    if state.busy:
+    if said == "running":
+        state.busy = in_turn or former != "requires_action"
         return state.ledger.change_state(session_pb2.SESSION_STATE_RUNNING)
+    state.busy = False
     state.woken = state.turn.appending = False
     effects: list[Effect] = []
     if state.ledger.turn_id:
@@ -120,8 +124,10 @@ def result(state: State, record: Record) -> list[Effect]:
     message = "" if outcome != ev.TURN_OUTCOME_FAILED else text(record, "result")
     effects += _end_turn(state, outcome, reason, message, record)
     state.turn = Turn()
+    # The session may go on running by its own word, for sub-agents in the background; the next message
+    # is read all the same.
+    state.busy = False
     if not state.state_events:
-        state.busy = False
         effects += state.ledger.change_state(session_pb2.SESSION_STATE_IDLE)
     return effects
 
@@ -147,6 +153,8 @@ def _end_turn(
     effects = ledger.end_turn(outcome, reason, message, duration_ms, steps)
     ledger.tools, ledger.questions, state.asks = kept, held, asks
     effects += questions.nobody_asks(state)
+    if held:
+        effects += ledger.change_state(session_pb2.SESSION_STATE_AWAITING_INPUT)
     state.denied = [tool_id for tool_id in state.denied if tool_id in kept]
     state.plans.clear()
     state.planning.clear()

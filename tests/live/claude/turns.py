@@ -215,6 +215,32 @@ async def sub_agent(rig: Rig) -> None:
 
 
 @scenario
+async def talk_while_a_sub_agent_works(rig: Rig) -> None:
+    task = "SUBTASK: take your time"
+    given = {"description": "slow", "prompt": task, "subagent_type": "general-purpose"}
+    ask = use("Bash", command="touch late.txt", description="Make a file")
+    script = (
+        Reply([say("Hello to you.")], match="hello there"),
+        Reply([use("Agent", run_in_background=True, **given)], match="start it"),
+        Reply([ask], match=task),
+        Reply([say("It is done.")], times=4),
+    )
+    async with rig.talk(*script) as talk:
+        sent = await talk.send("start it")
+        await talk.until("turn_ended", after=sent.seq)
+        question = await talk.question()
+        after = (await talk.send("hello there")).seq
+        ended = await talk.until("turn_ended", after=after)
+        assert talk.text(after).startswith("Hello to you.")
+        assert not talk.bodies("question_withdrawn")
+        await talk.answer(question.question_id, "Allow")
+        started = await talk.until("turn_started", after=ended.seq)
+        assert started.turn_started.origin == ev.TURN_ORIGIN_AGENT
+        await talk.end(started.seq)
+        assert (talk.workspace / "late.txt").exists()
+
+
+@scenario
 async def work_in_the_background(rig: Rig) -> None:
     script = (
         Reply([use("Bash", command=_WAIT, description="job", run_in_background=True)]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 from sessiond.v1 import event_pb2 as ev
+from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
 from sessiond_drivers.base import Content, Dropped, ExitStatus, Message, Settle, Taken
 from tests.conformance.host import DriverHost
@@ -121,10 +122,39 @@ def test_what_waits_keeps_the_driver_from_being_between_turns(older: Talk) -> No
     older.idle()
     assert not older.driver.between_turns
     older.begin()
-    older.result()
     assert not older.driver.between_turns
-    older.idle()
+    older.result()
     assert older.driver.between_turns
+
+
+def test_a_turn_that_is_about_to_begin_is_one(older: Talk) -> None:
+    older.system("session_state_changed", state="running")
+    assert not older.driver.between_turns
+    older.begin()
+    older.end()
+    assert older.driver.between_turns
+
+
+def test_sub_agents_in_the_background_keep_nobody_from_talking(talk: Talk) -> None:
+    talk.turn()
+    talk.use("agent", "Agent")
+    talk.used("agent", "launched")
+    talk.result()
+    assert talk.driver.between_turns
+    talk.use("t1", parent="agent")
+    talk.system("session_state_changed", state="requires_action")
+    talk.asks("q", "t1")
+    assert talk.driver.between_turns
+    talk.turn("between")
+    talk.result()
+    assert talk.bodies("state_changed")[-1].state == session_pb2.SESSION_STATE_AWAITING_INPUT
+    talk.system("session_state_changed", state="requires_action")
+    talk.answer("q", ["Allow"])
+    talk.system("session_state_changed", state="running")
+    assert talk.driver.between_turns
+    talk.turn("m2")
+    talk.end()
+    assert [m.message_id for m in talk.effects if isinstance(m, Taken)] == ["m1", "between", "m2"]
 
 
 def test_a_message_for_the_context_makes_no_turn(talk: Talk) -> None:
