@@ -29,7 +29,7 @@ class Tool:
 
 
 TOOLS: tuple[Tool, ...] = (
-    Tool("Go", ("go", "version"), hint="Go 1.25 or newer"),
+    Tool("Go", ("go", "version"), hint="Go 1.26 or newer"),
     Tool("Node.js", ("npm", "--version"), hint="Node.js 20 or newer, with npm"),
     Tool("Rust", ("cargo", "--version"), hint="Rust 1.88 or newer, with rustfmt and clippy"),
     Tool("Java", ("javac", "-version"), ("default-jdk-headless",)),
