@@ -30,6 +30,7 @@ class Watched:
         self.session_id = session_id
         self.events: list[ev.Event] = []
         self.ended = False
+        self.patience = TIMEOUT
         self._news = asyncio.Condition()
         self._task = asyncio.create_task(self._watch())
 
@@ -77,7 +78,7 @@ class Watched:
                     return event
             return None
 
-        async with asyncio.timeout(TIMEOUT), self._news:
+        async with asyncio.timeout(self.patience), self._news:
             while True:
                 found = find()
                 if found is not None:
