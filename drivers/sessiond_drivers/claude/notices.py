@@ -94,10 +94,12 @@ def task_event(state: State, record: Record) -> list[Effect]:
 def notification(state: State, record: Record) -> list[Effect]:
     """Work beside the conversation ended; on older versions the turn that follows is the agent's own."""
     state.woken = True
-    if text(record, "tool_use_id") in state.ledger.tools:
+    tool_id = text(record, "tool_use_id")
+    if tool_id in state.ledger.tools:
         return []
     summary = text(record, "summary")[:_LONGEST_TEXT]
-    return [_notice(ev.NOTICE_LEVEL_INFO, summary, "task_notification", _native(record))]
+    notice = _notice(ev.NOTICE_LEVEL_INFO, summary, "task_notification", _native(record))
+    return [*tools.abandoned(state, tool_id), notice]
 
 
 def _small(record: Record, key: str) -> int:

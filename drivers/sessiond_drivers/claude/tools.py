@@ -14,7 +14,7 @@ from sessiond_drivers.claude import plans, questions
 from sessiond_drivers.claude.state import State
 from sessiond_drivers.claude.wire import Record, dumps, obj, records, text
 
-__all__ = ["background", "inputs", "progress", "result", "start"]
+__all__ = ["abandoned", "background", "inputs", "progress", "result", "start"]
 
 # How both versions begin the result of a tool that was stopped with its turn.
 _STOPPED = "The user doesn't want to proceed with this tool use."
@@ -85,6 +85,17 @@ def progress(state: State, tool_id: str, line: str) -> list[Effect]:
     updated = ev.ToolUpdated(tool_id=tool_id, output=line, replace=True)
     event = ev.Event(parent_tool_id=state.ledger.tools[tool_id], tool_updated=updated)
     return [Emit(event)]
+
+
+def abandoned(state: State, parent: str) -> list[Effect]:
+    """Close what a sub-agent in the background left open when it ended; it was stopped then."""
+    effects: list[Effect] = []
+    for tool_id in [
+        t for t, its_parent in state.ledger.tools.items() if parent and its_parent == parent
+    ]:
+        effects += questions.settled_by_result(state, tool_id)
+        effects += state.ledger.end_tool(tool_id, "", ev.TOOL_OUTCOME_INTERRUPTED)
+    return effects
 
 
 def background(state: State) -> dict[str, str]:

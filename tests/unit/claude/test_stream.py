@@ -152,6 +152,18 @@ def test_a_sub_agent_in_the_background_outlives_the_turn(talk: Talk) -> None:
     assert talk.bodies("tool_ended")[-1].outcome == ev.TOOL_OUTCOME_SUCCEEDED
 
 
+def test_a_sub_agent_that_is_stopped_leaves_nothing_open(talk: Talk) -> None:
+    talk.turn()
+    talk.use("agent", "Agent")
+    talk.used("agent", "launched")
+    talk.use("t1", parent="agent")
+    talk.asks("q", "t1")
+    talk.end()
+    talk.system("task_notification", tool_use_id="agent", status="stopped", summary="Stopped.")
+    assert talk.bodies("tool_ended")[-1].outcome == ev.TOOL_OUTCOME_INTERRUPTED
+    assert talk.bodies("question_withdrawn")[0].question_id == "q"
+
+
 def test_an_interrupt_ends_the_background_too(talk: Talk) -> None:
     talk.turn()
     talk.use("agent", "Agent")
