@@ -283,10 +283,10 @@ class Attachments:
         return self._clock() - path.stat().st_mtime
 
 
-def check_ref(ref: str) -> None:
-    """Raise DomainError INVALID_FIELD unless `ref` could name an attachment."""
+def check_ref(ref: str, field: str = "ref") -> None:
+    """Raise DomainError INVALID_FIELD, naming the request's `field`, unless `ref` could be a ref."""
     if not _REF.fullmatch(ref):
-        raise invalid("ref", "64 lower-case hexadecimal digits: the ref of an attachment")
+        raise invalid(field, "64 lower-case hexadecimal digits: the ref of an attachment")
 
 
 def not_found(ref: str) -> DomainError:
