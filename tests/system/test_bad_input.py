@@ -142,7 +142,7 @@ _ATTEMPTS: dict[str, tuple[Attempt, str, str, str | None]] = {
         lambda s: s.send("x", attachment_refs=["../../etc/passwd"]),
         "INVALID_ARGUMENT",
         "INVALID_FIELD",
-        None,
+        "attachment_refs",
     ),
     "no action": (lambda s: s.control(), "INVALID_ARGUMENT", "UNKNOWN_ACTION", "action"),
     "no model": (
