@@ -71,7 +71,9 @@ async def locked(directory: Path) -> AsyncIterator[None]:
                     raise InUse(_in_use(directory, descriptor)) from None
                 await asyncio.sleep(_LOCK_PAUSE)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):
+            # Who it is, for people; the lock itself needs no room on a full disk.
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
         os.ftruncate(descriptor, 0)
     finally:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import shutil
+import sqlite3
+import sys
 import tomllib
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
@@ -133,6 +137,12 @@ def _run(config: Config) -> None:
         asyncio.run(daemon.serve(config, announce))
     except (ConfigError, directories.InUse, server.CannotServe, store.StoreTooNew) as error:
         raise _failure(error) from error
+    except (store.StorageFull, sqlite3.DatabaseError) as error:
+        raise _failure(f"{config.data_dir}: {error}; nothing was changed") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _failure(f"{config.data_dir}: {error.strerror}; make room there") from error
 
 
 @app.command()
@@ -155,6 +165,47 @@ def doctor(
         typer.echo(f"{mark} {finding.subject}: {finding.text}")
     if any(finding.verdict == "wrong" for finding in findings):
         raise typer.Exit(1)
+
+
+_BackupFile = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
+
+
+@app.command()
+def backup(
+    file: _BackupFile,
+    config_file: _ConfigFile = None,
+    data_dir: _DataDir = None,
+    settings: _Set = None,
+) -> None:
+    """Write all transcripts and attachments to FILE, a tar; the daemon may run meanwhile."""
+    from sessiond_server import backup as backups
+
+    config = _load(config_file, {"data_dir": data_dir}, settings)
+    try:
+        saved = backups.backup(config, file)
+    except (backups.BackupError, OSError, sqlite3.Error) as error:
+        raise _failure(error) from error
+    size = f"{saved.size_bytes / 2**20:.1f} MiB"
+    typer.echo(f"{saved.sessions} sessions and {saved.attachments} attachments in {file}, {size}")
+
+
+@app.command()
+def restore(
+    file: _BackupFile,
+    config_file: _ConfigFile = None,
+    data_dir: _DataDir = None,
+    settings: _Set = None,
+) -> None:
+    """Put what FILE holds into an empty data directory, before the daemon is started on it."""
+    from sessiond_server import backup as backups
+    from sessiond_server import directories
+
+    config = _load(config_file, {"data_dir": data_dir}, settings)
+    try:
+        asyncio.run(backups.restore(config, file))
+    except (backups.BackupError, directories.InUse, ConfigError, OSError) as error:
+        raise _failure(error) from error
+    typer.echo(f"restored to {config.data_dir}; its sessions are exited, Control restart goes on")
 
 
 def _load(file: Path | None, flags: dict[str, Any], settings: list[str] | None) -> Config:
@@ -199,10 +250,19 @@ def _announcement(config: Config, addresses: Sequence[ListenAddress]) -> str:
         if config.runtime_dir == Config().runtime_dir
         else f"SESSIOND_RUNTIME_DIR={config.runtime_dir} "
     )
-    lines += ["Next, in another terminal:", f"  {here}sessionctl new --driver echo"]
+    lines += ["Next, in another terminal:", f"  {here}{_client()} new --driver echo"]
     return "\n".join(lines)
 
 
-def _failure(error: Exception) -> typer.Exit:
+def _client() -> str:
+    """Return what to type for the client that was installed with this daemon."""
+    beside = Path(sys.argv[0]).with_name("sessionctl")
+    on_path = shutil.which("sessionctl")
+    if on_path is not None and Path(on_path).resolve() == beside.resolve():
+        return "sessionctl"
+    return str(beside) if beside.exists() else "sessionctl"
+
+
+def _failure(error: Exception | str) -> typer.Exit:
     typer.echo(f"sessiond: {error}", err=True)
     return typer.Exit(1)

@@ -33,7 +33,7 @@ from sessiond_server.session import (
     encode,
     request_id_reused,
 )
-from sessiond_server.store import Response, SessionRow, Store
+from sessiond_server.store import COPIED, Response, SessionRow, Store
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class Roster:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*(s.close() for s in sessions))
-        await self._store.set_meta("clean", "1")
+        await self._store.set_meta({"clean": "1"})
 
     def drain(self) -> None:
         """Wake every subscriber, so that it sees the daemon going."""
@@ -154,22 +154,26 @@ class Roster:
             session.tail.wake()
 
     async def _check_boot(self, rows: list[SessionRow], boot_id: str) -> None:
-        """After a power cut the last commits may be missing: seqs could be given twice."""
-        lost = self._store.get_meta("boot_id") not in ("", boot_id)
-        if lost and self._store.get_meta("clean") != "1" and not self._store.full_sync:
+        """Where commits may be missing, seqs could be given twice: after a power cut, and in a copy."""
+        meta = self._store.get_meta
+        rebooted = meta("boot_id") not in ("", boot_id)
+        cut = rebooted and meta("clean") != "1" and meta("full_sync") != "1"
+        if cut or meta(COPIED) == "1":
             for row in rows:
                 row.transcript_id = uuid.uuid4().hex
             await self._store.change_transcripts([(row.transcript_id, row.key) for row in rows])
             _logger.warning("transcripts_renamed", sessions=len(rows))
-        await self._store.set_meta("boot_id", boot_id)
-        await self._store.set_meta("clean", "0")
+        now = {"boot_id": boot_id, "clean": "0", COPIED: "0"}
+        now["full_sync"] = str(int(self._store.full_sync))
+        # Before anything that a power cut could take: else it would take this along.
+        await self._store.set_meta(now, sync=True)
 
     async def server_id(self) -> str:
         """Return the id that this data directory keeps for ever."""
         known = self._store.get_meta("server_id")
         if not known:
             known = uuid.uuid4().hex
-            await self._store.set_meta("server_id", known)
+            await self._store.set_meta({"server_id": known})
         return known
 
     def _make(self, row: SessionRow) -> Session:

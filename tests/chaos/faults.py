@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
 import signal
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 from tests.chaos import processes
 from tests.chaos.sessions import Attacked
 from tests.support.daemon import Daemon
+from tests.support.disk import fill
 
 __all__ = ["Faults"]
 
@@ -95,8 +94,7 @@ class Faults:
 
     async def _fill_disk(self) -> None:
         assert self._disk is not None
-        filler = self._disk / "filler"
-        _fill(filler)
+        filler = fill(self._disk)
         await asyncio.sleep(self._random.uniform(0.2, 4.0))
         filler.unlink()
 
@@ -114,18 +112,6 @@ class Faults:
             task = asyncio.create_task(_thaw(handle, self._random.uniform(0.1, longest)))
             self._frozen.add(task)
             task.add_done_callback(self._frozen.discard)
-
-
-def _fill(filler: Path) -> None:
-    """Take all the room there is; others write meanwhile, so in several grabs."""
-    with filler.open("wb") as file:
-        taken = 0
-        for _ in range(10):
-            free = os.statvfs(filler)
-            room = free.f_bavail * free.f_frsize
-            with contextlib.suppress(OSError):
-                os.posix_fallocate(file.fileno(), taken, max(1, room))
-                taken += room
 
 
 def _handle(pid: int) -> processes.Handle | None:

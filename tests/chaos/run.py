@@ -14,10 +14,9 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,11 +26,14 @@ from tests.chaos.faults import Faults
 from tests.chaos.proxy import Proxy
 from tests.chaos.sessions import Attacked, Findings, ways
 from tests.support.daemon import Daemon, wait_until_gone
+from tests.support.disk import small_disk
 
 _SHOWN = 60
 _PATIENCE = 180.0
 _ORPHANS_GONE = 15.0
-_DISK = "size=1g,mode=700"
+_DISK_MB = 1024
+_KEEP = bool(os.environ.get("CHAOS_KEEP"))
+_SOCKETS = shutil.ignore_patterns("sock")
 _SETTINGS = {"heartbeat_interval": "1.0", "log.level": '"warning"', "drain_grace": "1.0"}
 
 
@@ -144,39 +146,29 @@ async def _orphans(daemon: Daemon) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _place() -> AsyncIterator[tuple[Daemon, Path | None]]:
-    """Yield a daemon that is not started, and the small disk its data is on, if there can be one."""
+    """Yield a daemon that is not started, and the small disk its data is on, if there can be one.
+
+    With CHAOS_KEEP in the environment all its files are kept.
+    """
     folder = Path(tempfile.mkdtemp(prefix="sessiond-"))
     daemon = Daemon(folder, _SETTINGS)
     try:
-        with _disk(daemon.data_dir) as disk:
+        with small_disk(daemon.data_dir, _DISK_MB) as mounted:
+            if not mounted:
+                print("no disk is filled: mounting a small one needs root")
             try:
-                yield daemon, disk
+                yield daemon, daemon.data_dir if mounted else None
             finally:
                 if daemon.running:
                     await daemon.kill()
                 await wait_until_gone(daemon.data_dir)
+                if mounted and _KEEP:
+                    shutil.copytree(daemon.data_dir, folder / "kept", ignore=_SOCKETS)
     finally:
-        if os.environ.get("CHAOS_KEEP"):
+        if _KEEP:
             print(f"kept: {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _disk(path: Path) -> Iterator[Path | None]:
-    path.mkdir(mode=0o700)
-    command = ["mount", "-t", "tmpfs", "-o", _DISK, "sessiond-chaos", str(path)]
-    mounted = os.geteuid() == 0 and not subprocess.run(command, check=False).returncode
-    if not mounted:
-        print("no disk is filled: mounting a small one needs root")
-        yield None
-        return
-    try:
-        yield path
-    finally:
-        if os.environ.get("CHAOS_KEEP"):
-            shutil.copytree(path, path.with_name("data-kept"), ignore=shutil.ignore_patterns("sock"))
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def report(outcome: Outcome) -> bool:

@@ -1,6 +1,7 @@
 """Everything durable: sessions, transcripts, outboxes and answered requests, in one SQLite file."""
 
-from sessiond_server.store.schema import StoreTooNew
+from sessiond_server.store.copying import Copied, copy
+from sessiond_server.store.schema import COPIED, StoreTooNew
 from sessiond_server.store.sqlite import (
     CLOSE_STDIN,
     LINE,
@@ -13,11 +14,14 @@ from sessiond_server.store.writer import StorageFull
 
 __all__ = [
     "CLOSE_STDIN",
+    "COPIED",
     "LINE",
+    "Copied",
     "Response",
     "SessionRow",
     "Step",
     "StorageFull",
     "Store",
     "StoreTooNew",
+    "copy",
 ]

@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 VERSION = 1
 
+# The key in `meta` that marks a copy: its original may have gone on.
+COPIED = "copied"
+
 # `transcript.data` is one or more whole records (see records.py): the events of one step, or a part of
 # them when they are big. `outbox.kind` is 0 for a line, 1 for closing stdin.
 _TABLES = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,7 +118,7 @@ class Store:
             self.path, isolation_level=None, check_same_thread=False, timeout=10
         )
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {'FULL' if full_sync else 'NORMAL'}")
+        connection.execute(f"PRAGMA synchronous = {_synchronous(full_sync)}")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA cache_size = -16384")
         return connection
@@ -131,11 +131,15 @@ class Store:
         self._reading.close()
         self._writing.close()
 
-    def write(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
-        """Commit statements as one transaction (StorageFull when the disk is full)."""
+    def write(self, statements: Sequence[Statement], *, sync: bool = False) -> asyncio.Future[None]:
+        """Commit statements as one transaction (StorageFull when the disk is full).
+
+        With `sync` not even a power cut takes them back.
+        """
         if self._writer is None:
-            self._writer = Writer(self._writing, asyncio.get_running_loop())
-        return self._writer.commit(statements)
+            loop = asyncio.get_running_loop()
+            self._writer = Writer(self._writing, loop, _synchronous(self.full_sync))
+        return self._writer.commit(statements, sync)
 
     # --- what the server knows of itself ---
 
@@ -144,9 +148,10 @@ class Store:
         row = self._reading.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else ""
 
-    def set_meta(self, key: str, value: str) -> asyncio.Future[None]:
-        """Keep a value about the daemon itself."""
-        return self.write([("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))])
+    def set_meta(self, values: Mapping[str, str], *, sync: bool = False) -> asyncio.Future[None]:
+        """Keep values about the daemon itself."""
+        sql = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+        return self.write([(sql, pair) for pair in values.items()], sync=sync)
 
     # --- sessions ---
 
@@ -302,14 +307,9 @@ class Store:
         """Return every ref that some session has."""
         return {row[0] for row in self._reading.execute("SELECT DISTINCT ref FROM attachments")}
 
-    def backup(self, target: Path) -> None:
-        """Copy the store to `target`, consistently, while it is being used."""
-        target.touch(mode=0o600)
-        destination = sqlite3.connect(target)
-        try:
-            self._reading.backup(destination, pages=4096)
-        finally:
-            destination.close()
+
+def _synchronous(full: bool) -> str:
+    return "FULL" if full else "NORMAL"
 
 
 def _insert_response(key: int, response: Response) -> Statement:

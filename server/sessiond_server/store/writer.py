@@ -24,25 +24,30 @@ class StorageFull(Exception):
 class _Job:
     statements: Sequence[Statement]
     done: asyncio.Future[None]
+    sync: bool
 
 
 class Writer:
     """Owns the writing connection. Transactions are committed in the order of `commit` calls."""
 
-    def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop, synchronous: str
+    ) -> None:
         self._connection = connection
+        self._synchronous = synchronous
         self._loop = loop
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def commit(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
+    def commit(self, statements: Sequence[Statement], sync: bool) -> asyncio.Future[None]:
         """Commit `statements` as one transaction; the future ends when they are durable.
 
-        It raises StorageFull, or sqlite3.Error for what is a bug here.
+                With `sync` not even a power cut takes them back, however the connection is set up. It raises
+        StorageFull, or sqlite3.Error for what is a bug here.
         """
         done: asyncio.Future[None] = self._loop.create_future()
-        self._jobs.put(_Job(statements, done))
+        self._jobs.put(_Job(statements, done, sync))
         return done
 
     def close(self) -> None:
@@ -65,7 +70,13 @@ class Writer:
                     last = True
                     break
                 group.append(more)
-            results = self._commit_group(group)
+            if any(job.sync for job in group):
+                # Not a part of the group's transaction: within one it has no effect.
+                self._connection.execute("PRAGMA synchronous = FULL")
+                results = self._commit_group(group)
+                self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            else:
+                results = self._commit_group(group)
             self._loop.call_soon_threadsafe(_settle, results)
             if last:
                 return

@@ -15,6 +15,7 @@ from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
 from sessiond_server.store import (
+    COPIED,
     LINE,
     Response,
     SessionRow,
@@ -22,6 +23,7 @@ from sessiond_server.store import (
     StorageFull,
     Store,
     StoreTooNew,
+    copy,
     schema,
 )
 from sessiond_server.store.records import record
@@ -188,13 +190,16 @@ async def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
 async def test_a_backup_of_a_busy_store_is_consistent(store: Store, tmp_path: Path) -> None:
     key = await store.create_session(_row(), None)
     commits = [store.commit(_step(key, seq, 1, 2000)) for seq in range(1, 300)]
-    store.backup(tmp_path / "backup.db")
+    copied = copy(store.path, tmp_path / "backup.db")
     await asyncio.gather(*commits)
-    copy = Store(tmp_path / "backup.db")
-    row = copy.session("s")
+    assert (copied.sessions, copied.attachments) == (1, [])
+    other = Store(tmp_path / "backup.db")
+    row = other.session("s")
     assert row is not None
-    assert _seqs(copy.read_after(key, 0, 10_000_000)[0]) == list(range(1, row.head_seq + 1))
-    copy.close()
+    assert _seqs(other.read_after(key, 0, 10_000_000)[0]) == list(range(1, row.head_seq + 1))
+    assert other.get_meta(COPIED) == "1"
+    assert not store.get_meta(COPIED)
+    other.close()
 
 
 @pytest.mark.parametrize("full_sync", [False, True])

@@ -1,0 +1,103 @@
+"""A backup holds one moment of a daemon's data, and only an empty directory takes it back."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sessiond.v1 import session_pb2
+from sessiond_server.backup import BackupError, backup, restore
+from sessiond_server.config import Config
+from sessiond_server.directories import InUse, locked
+from sessiond_server.store import COPIED, SessionRow, Store
+
+REF = "ab" + "0" * 62
+
+
+def _config(data_dir: Path) -> Config:
+    return Config(data_dir=data_dir, runtime_dir=data_dir)
+
+
+def _children(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+@pytest.fixture
+async def data_dir(tmp_path: Path) -> Path:
+    """A data directory with one session that has one attachment, and a file that nobody has."""
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    store = Store(directory / "sessiond.db")
+    key = await store.create_session(SessionRow(0, "s", "t", "echo", b"", state=b"", summary=b""), None)
+    await store.add_attachment(key, session_pb2.Attachment(ref=REF, media_type="a/b", size_bytes=5))
+    store.close()
+    for ref in (REF, "cd" + "0" * 62):
+        file = directory / "attachments" / ref[:2] / ref
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"hello")
+    return directory
+
+
+async def test_what_is_backed_up_is_restored(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "saved.tar"
+    saved = backup(_config(data_dir), file)
+    assert (saved.sessions, saved.attachments) == (1, 1)
+    assert saved.size_bytes == file.stat().st_size
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert sorted(path.name for path in _children(tmp_path)) == ["data", "saved.tar"]
+    fresh = tmp_path / "fresh"
+    await restore(_config(fresh), file)
+    assert (fresh / "attachments" / "ab" / REF).read_bytes() == b"hello"
+    assert not (fresh / "attachments" / "cd").exists()
+    store = Store(fresh / "sessiond.db")
+    assert [row.session_id for row in store.sessions()] == ["s"]
+    assert store.get_meta(COPIED) == "1"
+    store.close()
+
+
+async def test_nothing_is_written_over(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "saved.tar"
+    backup(_config(data_dir), file)
+    with pytest.raises(BackupError, match="exists"):
+        backup(_config(data_dir), file)
+    with pytest.raises(BackupError, match="holds sessions already"):
+        await restore(_config(data_dir), file)
+    with pytest.raises(BackupError, match="holds no sessions"):
+        backup(_config(tmp_path / "nowhere"), tmp_path / "other.tar")
+
+
+async def test_a_directory_in_use_is_left_alone(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "saved.tar"
+    backup(_config(data_dir), file)
+    fresh = tmp_path / "fresh"
+    fresh.mkdir(mode=0o700)
+    async with locked(fresh):
+        with pytest.raises(InUse):
+            await restore(_config(fresh), file)
+
+
+@pytest.mark.parametrize("content", [b"", b"no tar at all" * 100, None])
+async def test_what_is_no_backup_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "strange.tar"
+    if content is None:
+        with tarfile.open(file, "w") as tar:
+            tar.add(__file__, "something.py")
+    else:
+        file.write_bytes(content)
+    fresh = tmp_path / "fresh"
+    with pytest.raises(BackupError, match="is no"):
+        await restore(_config(fresh), file)
+    assert not (fresh / "sessiond.db").exists()
+
+
+async def test_a_name_that_leads_out_of_the_directory_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "saved.tar"
+    backup(_config(data_dir), file)
+    with tarfile.open(file, "a") as tar:
+        tar.add(__file__, "attachments/../../evil")
+    with pytest.raises(BackupError):
+        await restore(_config(tmp_path / "fresh"), file)
+    assert not (tmp_path / "evil").exists()
