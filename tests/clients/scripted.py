@@ -11,7 +11,7 @@ An ATTEMPT is a list of actions, carried out in order for one call; the last att
 
 - in both: `{"wait_ms": N}`, `{"hang": true}` (until the call ends), `{"new_token": TEXT}` (from now on
   only this one is accepted, and it stands in the token file), `{"abort": {"code", "message", "reason",
-  "metadata", "field", "retry_ms"}}`
+  "domain", "metadata", "field", "retry_ms"}}`
 - in calls: `{"response": {...}}`
 - in Subscribe: `{"events": [EVENT, ...]}`, `{"texts": {"from": A, "to": B, "size": N}}`,
   `{"unknown_event": {"seq": N, "ignorable": B}, "and": [EVENT, ...]}`,
@@ -92,7 +92,8 @@ def _status(abort: Json) -> status_pb2.Status:
 
     if "reason" in abort:
         metadata = abort.get("metadata", {})
-        add(error_details_pb2.ErrorInfo(reason=abort["reason"], domain="sessiond", metadata=metadata))
+        domain = abort.get("domain", "sessiond")
+        add(error_details_pb2.ErrorInfo(reason=abort["reason"], domain=domain, metadata=metadata))
     if "field" in abort:
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=abort["field"], description=abort["message"]

@@ -265,9 +265,9 @@ func errorJSON(e *sessiond.Error) object {
 	for _, v := range e.Violations {
 		violations = append(violations, object{"field": v.Field, "description": v.Description})
 	}
-	found := object{
-		"code": sessiond.CodeName(e.Code), "message": e.Message, "reason": e.Reason,
-		"metadata": e.Metadata, "violations": violations,
+	found := object{"code": sessiond.CodeName(e.Code), "message": e.Message, "reason": e.Reason, "violations": violations}
+	if e.Metadata != nil {
+		found["metadata"] = e.Metadata
 	}
 	if e.RetryAfter != nil {
 		found["retry_delay_ms"] = e.RetryAfter.Milliseconds()
