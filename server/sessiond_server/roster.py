@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
+from google.protobuf.message import Message
 
 from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import session_pb2
@@ -30,17 +31,20 @@ from sessiond_server.session import (
     Session,
     Spec,
     State,
+    decode_spec,
     encode,
     request_id_reused,
 )
-from sessiond_server.store import COPIED, Response, SessionRow, Store
+from sessiond_server.store import COPIED, CREATIONS, Response, SessionRow, StorageFull, Store
 
 T = TypeVar("T")
 
 _logger = structlog.get_logger(__name__)
 _KILL_TIMEOUT = 10.0
-# Create and delete are kept under this key: they have no session before or after.
-_NO_SESSION = 0
+# How long a deletion's request_id is kept at least, in nanoseconds.
+_WEEK = 7 * 24 * 3600 * 10**9
+# Clients receive 4 MiB by default.
+_PAGE_BYTES = 1 << 20
 
 
 class AttachmentRows:
@@ -75,8 +79,9 @@ class Roster:
         self._drivers = drivers
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        self._creating: dict[str, asyncio.Future[None]] = {}
-        self._reserved: set[str] = set()
+        self._creating: dict[str, asyncio.Task[api.CreateSessionResponse]] = {}
+        # What is being created and is no session yet: its id, driver and native session id.
+        self._reserved: dict[str, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._context = Context(
             store=store,
@@ -121,11 +126,23 @@ class Roster:
         known = {str(row.key) for row in rows}
         self._spawn(self._sweep([d for d in self._directories() if d.name not in known]))
         for row in rows:
-            session = self._make(row)
-            if row.alive:
-                session.open()
-                if session.ephemeral:
-                    self._spawn(session.kill(_KILL_TIMEOUT))
+            if row.run:
+                self._adopt(self._make(row))
+            else:
+                # Never started: its CreateSession got no answer, and makes it anew when repeated.
+                await self._store.delete_session(row.key)
+
+    def _adopt(self, session: Session) -> None:
+        if not session.row.alive:
+            return
+        try:
+            session.open()
+        except Exception:
+            # Its driver may not be installed any more; the others are not to suffer for it.
+            _logger.exception("session_not_opened", session_id=session.session_id)
+            return
+        if session.ephemeral:
+            self._spawn(session.kill(_KILL_TIMEOUT))
 
     def _directories(self) -> list[Path]:
         directory = self._context.sessions_dir
@@ -143,8 +160,10 @@ class Roster:
         sessions = list(self._sessions.values())
         ending = [s.kill(_KILL_TIMEOUT) for s in sessions if s.ephemeral and s.row.alive]
         await asyncio.gather(*ending)
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(s.close() for s in sessions))
         await self._store.set_meta({"clean": "1"})
 
@@ -182,14 +201,11 @@ class Roster:
         return session
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Let `work` go on by itself, also when its caller goes."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something that is not left half done when its caller goes."""
-        return await asyncio.shield(self._spawn(work))
 
     # --- finding ---
 
@@ -208,17 +224,19 @@ class Roster:
         """Return a page of sessions, the newest first."""
         size = validate.page_size(request.page_size)
         before = _decode_token(request.page_token)
+        states = set(request.states)
         found: list[session_pb2.Session] = []
-        token = ""
+        token, held = "", 0
         sessions = sorted(self._sessions.values(), key=lambda s: s.row.key, reverse=True)
         last = 0
         for session in sessions:
             if before and session.row.key >= before:
                 continue
             summary = session.summary()
-            if not _matches(summary, request.labels, set(request.states)):
+            if not _matches(summary, request.labels, states):
                 continue
-            if len(found) == size:
+            held += summary.ByteSize()
+            if len(found) == size or (found and held > _PAGE_BYTES):
                 token = _encode_token(last)
                 break
             found.append(summary)
@@ -228,68 +246,85 @@ class Roster:
     # --- creating ---
 
     async def create(self, request: api.CreateSessionRequest) -> api.CreateSessionResponse:
-        """Create a session and start its agent; equal calls of one request_id get one session."""
-        validate.request_id(request.request_id)
-        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
-        request_id = request.request_id
+        """Create a session and start its agent; equal calls of one request_id get one session.
+
+        Goes on when the caller gives up: a retry gets what it came to.
+        """
+        request_id = validate.request_id(request.request_id)
+        digest = _digest(request)
+        while request_id and (running := self._creating.get(request_id)) is not None:
+            await asyncio.wait((running,))
+        known = await self._created(request_id, digest)
+        if known is not None:
+            return known
+        work = self._spawn(self._create(request, digest))
         if request_id:
-            running = self._creating.get(request_id)
-            if running is not None:
-                await asyncio.wait((running,))
-            known = self._store.response(_NO_SESSION, request_id)
+            self._creating[request_id] = work
+            work.add_done_callback(lambda _: self._creating.pop(request_id, None))
+        return await asyncio.shield(work)
+
+    async def _created(self, request_id: str, digest: bytes) -> api.CreateSessionResponse | None:
+        """Return what an equal call made before, if it did."""
+        known = self._earlier(request_id, digest)
+        if known is None:
+            return None
+        response = api.CreateSessionResponse.FromString(known.response)
+        if not response.session.driver:
+            # The daemon died before the call was answered: its session, if it is there, is the answer.
+            session = self._sessions.get(response.session.session_id)
+            if session is None:
+                return None
+            response.session.CopyFrom(session.summary())
+            known.response = response.SerializeToString()
+            await self._store.keep_response(CREATIONS, known)
+        return response
+
+    def _earlier(self, request_id: str, digest: bytes) -> Response | None:
+        """Return what a creation or deletion of this request_id got; raises REQUEST_ID_REUSED."""
+        week = self._clock() // _WEEK
+        for key in (CREATIONS, -week, 1 - week) if request_id else ():
+            known = self._store.response(key, request_id)
             if known is not None:
                 if known.digest != digest:
                     raise request_id_reused(request_id)
-                return await self._created_before(known)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if request_id:
-            self._creating[request_id] = done
-        try:
-            return await self._finished(self._create(request, digest))
-        finally:
-            done.cancel()
-            self._creating.pop(request_id, None)
-
-    async def _created_before(self, known: Response) -> api.CreateSessionResponse:
-        """Return what the first call got, or would have got had its daemon lived."""
-        response = api.CreateSessionResponse.FromString(known.response)
-        session = self._sessions.get(response.session.session_id)
-        if session is not None and not response.session.transcript_id:
-            response.session.CopyFrom(session.summary())
-            known.response = response.SerializeToString()
-            await self._store.keep_response(_NO_SESSION, known)
-        return response
+                return known
+        return None
 
     async def _create(
         self, request: api.CreateSessionRequest, digest: bytes
     ) -> api.CreateSessionResponse:
-        row, resume = await self._new_row(request)
+        row = await self._new_row(request)
+        # Enough to find the session by, should this daemon not live to give the answer.
+        response = api.CreateSessionResponse(session=session_pb2.Session(session_id=row.session_id))
         kept = None
         if request.request_id:
-            # Enough to find the session by, should this daemon not live to give the answer.
-            begun = session_pb2.Session(session_id=row.session_id)
-            response = api.CreateSessionResponse(session=begun)
             kept = Response(request.request_id, digest, response.SerializeToString())
-        self._reserved.add(row.session_id)
+        self._reserved[row.session_id] = (request.driver, request.native_session_id)
         try:
             row.key = await self._store.create_session(row, kept)
             session = self._make(row)
         finally:
-            self._reserved.discard(row.session_id)
+            del self._reserved[row.session_id]
         try:
-            await session.launch(resume)
+            await session.launch(resume=bool(request.native_session_id))
         except BaseException:
-            await self._remove(session, None)
-            if kept is not None:
-                await self._store.forget_response(_NO_SESSION, kept.request_id)
+            await self._take_back(session)
             raise
-        response = api.CreateSessionResponse(session=session.summary())
+        response.session.CopyFrom(session.summary())
         if kept is not None:
             kept.response = response.SerializeToString()
-            await self._store.keep_response(_NO_SESSION, kept)
+            await self._store.keep_response(CREATIONS, kept)
         return response
 
-    async def _new_row(self, request: api.CreateSessionRequest) -> tuple[SessionRow, bool]:
+    async def _take_back(self, session: Session) -> None:
+        """Remove a session that could not be started."""
+        try:
+            await self._remove(session, None)
+        except StorageFull:
+            # Its row makes way for the next one of its id, at the latest at the next start.
+            self._sessions.pop(session.session_id, None)
+
+    async def _new_row(self, request: api.CreateSessionRequest) -> SessionRow:
         limits = self._config.limits
         session_id = request.session_id or str(uuid.uuid4())
         validate.session_id(session_id)
@@ -308,7 +343,7 @@ class Roster:
         spec = self._spec(request)
         validate.text("driver", request.driver, validate.MAX_NAME_BYTES)
         await self._drivers.require(request.driver)
-        self._check_native(request)
+        self._check_resume(request)
         now = self._clock()
         state = State(
             state=session_pb2.SESSION_STATE_UNSPECIFIED,
@@ -318,7 +353,7 @@ class Roster:
             create_time=now,
             update_time=now,
         )
-        row = SessionRow(
+        return SessionRow(
             key=0,
             session_id=session_id,
             transcript_id=uuid.uuid4().hex,
@@ -326,7 +361,6 @@ class Roster:
             spec=encode(spec),
             state=encode(state),
         )
-        return row, bool(request.native_session_id)
 
     def _spec(self, request: api.CreateSessionRequest) -> Spec:
         most = self._config.limits.max_text_bytes
@@ -344,38 +378,58 @@ class Roster:
             system_prompt=request.system_prompt,
             environment=validate.environment(request.environment, most),
             ephemeral=request.ephemeral,
+            request_id=request.request_id,
         )
 
-    def _check_native(self, request: api.CreateSessionRequest) -> None:
+    def _check_resume(self, request: api.CreateSessionRequest) -> None:
+        if not request.native_session_id:
+            return
+        if not self._drivers.capabilities(request.driver).resume:
+            raise DomainError(
+                reasons.ERROR_REASON_DRIVER_UNSUPPORTED,
+                f"driver {request.driver} cannot continue a conversation",
+                field="native_session_id",
+                metadata={"capability": "resume"},
+            )
+        self._check_native(request.driver, request.native_session_id)
+
+    def _check_native(self, driver: str, native: str, beside: Session | None = None) -> None:
         """Two processes on one conversation would overwrite each other's work."""
-        wanted = request.native_session_id
+        taken = dict(self._reserved)
         for session in self._sessions.values():
-            if not wanted or not session.row.alive or session.row.driver != request.driver:
-                continue
-            if session.summary().native_session_id == wanted:
+            starts_or_lives = session.row.alive or not session.row.run
+            if starts_or_lives and session is not beside and session.row.driver == driver:
+                taken[session.session_id] = (driver, session.summary().native_session_id)
+        for session_id, conversation in taken.items():
+            if native and conversation == (driver, native):
                 raise DomainError(
                     reasons.ERROR_REASON_NATIVE_SESSION_IN_USE,
-                    f"session {session.session_id} runs this conversation already",
+                    f"session {session_id} runs this conversation already",
                     field="native_session_id",
-                    metadata={"session_id": session.session_id},
+                    metadata={"session_id": session_id},
                 )
+
+    async def check_restart(self, session: Session) -> None:
+        """Raise what CreateSession would raise of a session's driver, workspace and conversation."""
+        row = session.row
+        await self._drivers.require(row.driver)
+        validate.workspace(decode_spec(row.spec).workspace, self._config.workspace_roots)
+        self._check_native(row.driver, session.summary().native_session_id, session)
 
     # --- deleting ---
 
     async def delete(self, request: api.DeleteSessionRequest) -> api.DeleteSessionResponse:
-        """End a session's process and delete everything that is kept of it."""
-        validate.request_id(request.request_id)
-        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+        """End a session's process and delete everything that is kept of it.
+
+        Goes on when the caller gives up.
+        """
+        request_id = validate.request_id(request.request_id)
+        digest = _digest(request)
         response = api.DeleteSessionResponse()
-        kept = None
-        if request.request_id:
-            kept = Response(request.request_id, digest, response.SerializeToString())
-            known = self._store.response(_NO_SESSION, request.request_id)
-            if known is not None:
-                if known.digest != digest:
-                    raise request_id_reused(request.request_id)
-                return response
-        await self._finished(self._remove(self.get(request.session_id), kept))
+        if self._earlier(request_id, digest) is None:
+            session = self.get(request.session_id)
+            kept = Response(request_id, digest, response.SerializeToString()) if request_id else None
+            await asyncio.shield(self._spawn(self._remove(session, kept)))
         return response
 
     async def _remove(self, session: Session, kept: Response | None) -> None:
@@ -384,10 +438,21 @@ class Roster:
         await session.close()
         # Runs that ended by themselves may have left something running, on purpose; now it goes too.
         await shim.kill_leftovers(session.marker)
-        await self._store.delete_session(session.row.key, kept)
-        self._sessions.pop(session.session_id, None)
+        creation = decode_spec(session.row.spec).request_id
+        week = self._clock() // _WEEK
+        try:
+            await self._store.delete_session(session.row.key, creation, kept, week)
+        except BaseException:
+            session.reopen()
+            raise
+        if self._sessions.get(session.session_id) is session:
+            del self._sessions[session.session_id]
         session.tail.close()
         shutil.rmtree(session.directory, ignore_errors=True)
+
+
+def _digest(request: Message) -> bytes:
+    return hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
 
 
 def _agent_environment() -> dict[str, str]:

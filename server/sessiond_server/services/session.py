@@ -194,6 +194,7 @@ class SessionService:
         self._check_action(request)
         command_id = str(uuid.uuid4())
         if action == "restart":
+            await self._roster.check_restart(session)
             return await self._call(session, request, session.restart, api.ControlResponse)
         return await self._call(
             session,
@@ -234,7 +235,7 @@ class SessionService:
         return tuple(self._attached(session, ref) for ref in refs)
 
     def _attached(self, session: Session, ref: str) -> Attached:
-        check_ref(ref)
+        check_ref(ref, "attachment_refs")
         found = self._roster.rows.get(session.session_id, ref)
         if found is None:
             raise not_found(ref)

@@ -4,7 +4,7 @@ from sessiond_server.session import calls
 from sessiond_server.session.actor import Session
 from sessiond_server.session.context import Contents, Context, request_id_reused
 from sessiond_server.session.core import Core, Limits
-from sessiond_server.session.state import Attached, Spec, State, encode
+from sessiond_server.session.state import Attached, Spec, State, decode_spec, encode
 
 __all__ = [
     "Attached",
@@ -16,6 +16,7 @@ __all__ = [
     "Spec",
     "State",
     "calls",
+    "decode_spec",
     "encode",
     "request_id_reused",
 ]

@@ -59,6 +59,7 @@ class Session:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._last_event = 0
 
     # --- what others see: only what is committed ---
 
@@ -83,6 +84,9 @@ class Session:
         session.session_id = self.row.session_id
         session.head_seq = self.row.head_seq
         session.transcript_id = self.row.transcript_id
+        # Streamed events change nothing else, and the stored summary stays as it is.
+        updated = max(self._last_event, session.update_time.ToNanoseconds())
+        session.update_time.FromNanoseconds(updated)
         return session
 
     def read(self, after_seq: int, most: int) -> tuple[bytes, int]:
@@ -113,16 +117,18 @@ class Session:
     async def launch(self, resume: bool) -> None:
         """Start the process for the first time.
 
-        Raises DomainError LAUNCH_FAILED with the reason in words; the caller removes the session.
+        Raises DomainError LAUNCH_FAILED with the reason in words, or STORAGE_FULL; the caller removes
+        the session.
         """
         self.open()
         launched = self._agent.launched = asyncio.get_running_loop().create_future()
-        await self._post(lambda core: self._agent.request_start(core, resume))
         try:
+            await self._post(lambda core: self._agent.request_start(core, resume))
             text = await asyncio.wait_for(launched, self._context.launch_timeout)
         except TimeoutError:
             text = "its shim did not answer"
-        self._agent.launched = None
+        finally:
+            self._agent.launched = None
         if text:
             raise DomainError(reasons.ERROR_REASON_LAUNCH_FAILED, f"the agent did not start: {text}")
 
@@ -138,11 +144,21 @@ class Session:
         self._calls.clear()
         self._settling.clear()
 
+    def reopen(self) -> None:
+        """Take `close` back: the session stays after all, and its subscribers with it."""
+        self._closing = False
+        self._task = None
+
     async def kill(self, timeout: float) -> bool:
         """End the process at once, with all its descendants; False when it did not end in time."""
-        self.open()
         if not self.row.alive:
             return True
+        try:
+            self.open()
+        except Exception:
+            # Its driver may not be installed any more.
+            _logger.exception("session_not_opened", session_id=self.session_id)
+            return False
         self._post(_give_up)
         self._agent.kill()
         try:
@@ -188,13 +204,24 @@ class Session:
         try:
             response = await asyncio.wait_for(call.future, _SETTLE_TIMEOUT if waits_for else None)
         except TimeoutError:
-            response = api.UnqueueResponse(outcome=api.UNQUEUE_OUTCOME_UNKNOWN, seq=self.row.head_seq)
+            raise _unsettled() from None
+        finally:
+            self._forget(call)
         assert isinstance(response, response_type)
         return response
 
+    def _forget(self, call: Call) -> None:
+        waiting = self._settling.get(call.waits_for, [])
+        if call in waiting:
+            waiting.remove(call)
+        if not waiting:
+            self._settling.pop(call.waits_for, None)
+
     def restart(self, core: Core) -> Message:
         """Start the process again: now, or as soon as the one that runs has ended."""
+        core.expect("process_started")
         if core.alive:
+            core.expect("process_exited")
             core.state.restarting = True
             core.dirty = True
             if not core.state.stopping:
@@ -248,6 +275,10 @@ class Session:
             product = core.finish()
             self._fill(step, core, product)
             await self._commit(step, product)
+        except asyncio.CancelledError:
+            for call in calls:
+                call.fail(_closed())
+            raise
         except Exception as error:
             if isinstance(error, StorageFull):
                 _logger.warning("storage_full", session_id=self.session_id)
@@ -312,7 +343,8 @@ class Session:
         for attachment, data in product.blobs:
             self._context.contents.put(data, attachment.media_type, attachment.filename)
         moved = step.raw_offset is not None and step.raw_offset != self.row.raw_offset
-        if product.empty and not step.responses and not moved and step.alive is None:
+        # What the agent has got is not kept any longer: it may be a secret.
+        if product.empty and not (step.responses or moved or step.acked) and step.alive is None:
             return
         await self._context.store.commit(step)
 
@@ -326,6 +358,7 @@ class Session:
         row.summary = row.summary if step.summary is None else step.summary
         self._answers.committed(step)
         if step.records:
+            self._last_event = product.time
             self.tail.append(step.chunks(), row.head_seq)
         self._agent.committed(step, product)
 
@@ -348,6 +381,7 @@ class Session:
             )
         for call in calls:
             call.fail(shown)
+        self._agent.forget_start()
         self._restore()
         if delivered is not None:
             self._delivered.clear()
@@ -373,6 +407,8 @@ class Session:
             load=lambda attached: self._context.contents.content(attached.to_proto()),
         )
         stored.state = stored.driver_state = b""
+        # A session is shown from its first moment on, before its first step.
+        stored.summary = stored.summary or view.summary(self._core).SerializeToString()
         self.row = self._agent.row = stored
         self.ephemeral = spec.ephemeral
 
@@ -390,6 +426,14 @@ def _give_up(core: Core) -> None:
 def _log_failure(future: asyncio.Future[Message]) -> None:
     if not future.cancelled() and future.exception() is not None:
         _logger.error("step_failed", exc_info=future.exception())
+
+
+def _unsettled() -> DomainError:
+    return DomainError(
+        reasons.ERROR_REASON_SESSION_UNREACHABLE,
+        "the agent has not said whether it read the message; ask again",
+        retry_after=_RETRY_AFTER,
+    )
 
 
 def _closed() -> DomainError:

@@ -78,6 +78,10 @@ class Agent:
         self._starting = resume
         core.alive = True
 
+    def forget_start(self) -> None:
+        """The step that asked for a start has not happened."""
+        self._starting = None
+
     def pending_start(self, core: Core, step: Step) -> list[After]:
         """Put the start of a process into this step: the intent is durable before the act."""
         if core.state.restarting and not core.alive:
@@ -96,6 +100,8 @@ class Agent:
     def supervise(self, command: Command | None) -> None:
         """Start `command`, or find the process of this run again when None."""
         self.ended.clear()
+        if command is not None:
+            self._killing = False
         self._acked = self._acked_stored = 0
         self._adopted = command is not None
         self._buffer = self._new_buffer()
@@ -170,10 +176,10 @@ class Agent:
             core.reachable()
             if not self._adopted:
                 core.adopted(link.hello.agent_pid)
-        self._adopted = True
         return [lambda: self._attached(core, link)]
 
     def _attached(self, core: Core, link: Link) -> None:
+        self._adopted = True
         for input_id, kind, data in self._context.store.outbox(self.row.key):
             _send_input(link, input_id, kind, data)
         self._link = link
@@ -277,7 +283,6 @@ class Agent:
 
     async def read_again(self) -> None:
         """What was read was not committed: read it again from there, a little later."""
-        self._starting = None
         process = self._process
         if process is None:
             return
@@ -291,6 +296,8 @@ class Agent:
             process.start(None, self.row.session_id)
 
     def _call_later(self, delay: float, action: After) -> None:
+        now = asyncio.get_running_loop().time()
+        self._timers = [timer for timer in self._timers if timer.when() > now]
         self._timers.append(asyncio.get_running_loop().call_later(delay, action))
 
     def _cancel_timers(self) -> None:

@@ -75,10 +75,11 @@ class Limits:
 class Product:
     """What one step made. `state` and `driver_state` are None when unchanged.
 
-    `settled` are unqueue outcomes with the head seq at that moment; `stop_plan` asks the actor to end
-    the process.
+    `time` is that of its events, `settled` are unqueue outcomes with the seq to tell, `stop_plan` asks
+    the actor to end the process.
     """
 
+    time: int
     first_seq: int
     records: list[bytes]
     outbox: list[tuple[int, int, bytes]]
@@ -155,6 +156,7 @@ class Core:
         changed = driver_state != self._driver_state
         self._driver_state = driver_state
         product = Product(
+            time=self._now[0] * _NANOS + self._now[1],
             first_seq=self._first_seq,
             records=made.records,
             outbox=made.outbox,

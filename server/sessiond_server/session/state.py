@@ -121,7 +121,10 @@ class State(msgspec.Struct):
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """What CreateSession asked for, as needed to start the process again. Holds secrets."""
+    """What CreateSession asked for, as needed to start the process again. Holds secrets.
+
+    `request_id` is that call's own, and forgotten together with the session.
+    """
 
     workspace: str
     model: str = ""
@@ -130,6 +133,7 @@ class Spec(msgspec.Struct, frozen=True):
     system_prompt: str = ""
     environment: dict[str, str] = {}
     ephemeral: bool = False
+    request_id: str = ""
 
 
 def keep_last(entries: dict[str, int], most: int) -> None:

@@ -17,7 +17,8 @@ def summary(core: Core) -> session_pb2.Session:
         workspace=identity.spec.workspace,
         title=state.title,
         labels=state.labels,
-        state=session_pb2.SessionState.ValueType(state.state),
+        # Unspecified until the first start, so that this one too is a change worth an event.
+        state=session_pb2.SessionState.ValueType(state.state or session_pb2.SESSION_STATE_UNKNOWN),
         settings=session_pb2.Settings(
             model=state.model, permission_mode=state.permission_mode, effort=state.effort
         ),

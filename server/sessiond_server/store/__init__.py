@@ -4,6 +4,7 @@ from sessiond_server.store.copying import Copied, copy
 from sessiond_server.store.schema import COPIED, StoreTooNew
 from sessiond_server.store.sqlite import (
     CLOSE_STDIN,
+    CREATIONS,
     LINE,
     Response,
     SessionRow,
@@ -15,6 +16,7 @@ from sessiond_server.store.writer import StorageFull
 __all__ = [
     "CLOSE_STDIN",
     "COPIED",
+    "CREATIONS",
     "LINE",
     "Copied",
     "Response",

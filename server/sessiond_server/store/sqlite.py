@@ -15,6 +15,8 @@ from sessiond_server.store.writer import Statement, Writer
 # Rows of one step are cut at this size, so that reading from the middle never loads much more.
 ROW_BYTES = 256 * 1024
 LINE, CLOSE_STDIN = 0, 1
+# In `requests`, creations stand under a key that no session has, and deletions below it by their week.
+CREATIONS = 0
 _NO_END = 2**63 - 1
 
 _SESSION_COLUMNS = (
@@ -168,41 +170,50 @@ class Store:
         return SessionRow(*row) if row else None
 
     async def create_session(self, row: SessionRow, response: Response | None) -> int:
-        """Insert a session and return its key; `row.key` is not looked at."""
+        """Insert a session and return its key; `row.key` is not looked at.
+
+        One of the same id that was never started makes way: its creation has failed.
+        """
         statements: list[Statement] = [
+            ("DELETE FROM sessions WHERE session_id = ? AND run = 0", (row.session_id,)),
             (
                 "INSERT INTO sessions (session_id, transcript_id, driver, spec, state, summary) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 (row.session_id, row.transcript_id, row.driver, row.spec, row.state, row.summary),
-            )
+            ),
         ]
         if response is not None:
-            statements.append(_insert_response(0, response))
+            statements.append(_insert_response(CREATIONS, response))
         await self.write(statements)
         key: int = self._reading.execute(
             "SELECT key FROM sessions WHERE session_id = ?", (row.session_id,)
         ).fetchone()[0]
         return key
 
-    def delete_session(self, key: int, response: Response | None) -> asyncio.Future[None]:
-        """Delete a session with its transcript and all that belongs to it."""
+    def delete_session(
+        self, key: int, creation: str = "", response: Response | None = None, week: int = 0
+    ) -> asyncio.Future[None]:
+        """Delete a session with its transcript and all that belongs to it.
+
+        `creation` is the request_id that made it, "" for none. `response` is kept under minus the number
+        of this `week`, and what was kept so two weeks ago and before is forgotten.
+        """
         statements: list[Statement] = [
             (f"DELETE FROM {table} WHERE session = ?", (key,))
             for table in ("transcript", "outbox", "requests", "attachments")
         ]
         statements.append(("DELETE FROM sessions WHERE key = ?", (key,)))
+        sql = "DELETE FROM requests WHERE session = ? AND request_id = ?"
+        statements.append((sql, (CREATIONS, creation)))
         if response is not None:
-            statements.append(_insert_response(0, response))
+            sql = "DELETE FROM requests WHERE session > ? AND session < ?"
+            statements.append((sql, (1 - week, CREATIONS)))
+            statements.append(_insert_response(-week, response))
         return self.write(statements)
 
     def keep_response(self, key: int, response: Response) -> asyncio.Future[None]:
         """Keep what a call got, in place of what was kept under its request_id."""
         return self.write([_insert_response(key, response)])
-
-    def forget_response(self, key: int, request_id: str) -> asyncio.Future[None]:
-        """Forget a request_id: its call has not happened after all."""
-        sql = "DELETE FROM requests WHERE session = ? AND request_id = ?"
-        return self.write([(sql, (key, request_id))])
 
     def change_transcripts(self, ids: Sequence[tuple[str, int]]) -> asyncio.Future[None]:
         """Give sessions new transcript ids: (transcript_id, key) each."""
@@ -222,7 +233,10 @@ class Store:
         return self._reading.execute(sql, (key,)).fetchall()
 
     def response(self, key: int, request_id: str) -> Response | None:
-        """Return what an earlier call with this request_id got; key 0 is create and delete."""
+        """Return what an earlier call with this request_id got.
+
+        `key` is a session's, CREATIONS, or minus the number of the week of a deletion.
+        """
         sql = "SELECT request_id, digest, response FROM requests WHERE session = ? AND request_id = ?"
         row = self._reading.execute(sql, (key, request_id)).fetchone()
         return Response(*row) if row else None

@@ -36,11 +36,12 @@ class _Memory(msgspec.Struct):
 
 
 class ScriptedDriver(Driver):
-    """Records what it was asked in `asked`."""
+    """Records what it was asked in `asked`. A forgetful one closes nothing when its process ends."""
 
-    def __init__(self, *, steer: bool = True) -> None:
+    def __init__(self, *, steer: bool = True, forgetful: bool = False) -> None:
         self.asked: list[tuple[str, ...]] = []
         self._steer = steer
+        self._forgetful = forgetful
         self._memory = _Memory()
 
     @property
@@ -108,6 +109,8 @@ class ScriptedDriver(Driver):
     def exited(self, status: ExitStatus) -> list[Effect]:
         self._memory.ready = False
         self._memory.unread.clear()
+        if self._forgetful:
+            return []
         return self._memory.ledger.end_turn(
             ev.TURN_OUTCOME_FAILED,
             ev.TURN_END_REASON_AGENT_EXITED,

@@ -37,10 +37,9 @@ class SessionMachine(RuleBasedStateMachine):
     It is folded from the events by the contract's own words, as a client would.
     """
 
-    @initialize(steer=st.booleans())
-    def create(self, steer: bool) -> None:
-        self.steer = steer
-        self.driver = ScriptedDriver(steer=steer)
+    @initialize(steer=st.booleans(), forgetful=st.booleans())
+    def create(self, steer: bool, forgetful: bool) -> None:
+        self.steer, self.forgetful = steer, forgetful
         self.state_bytes = encode(State())
         self.driver_bytes = b""
         self.head_seq = self.input_id = self.numbers = self.time = 0
@@ -51,13 +50,16 @@ class SessionMachine(RuleBasedStateMachine):
         self.waiting: list[str] = []
         self.requests: dict[str, str] = {}
         self.taking_back: set[str] = set()
+        self.revisions: dict[str, int] = {}
+        self.commands: dict[str, str] = {}
+        self.turn_id = ""
         self.restore()
         self.start()
 
     # --- the actor's part: a step is committed, or never was ---
 
     def restore(self) -> None:
-        self.driver = ScriptedDriver(steer=self.steer)
+        self.driver = ScriptedDriver(steer=self.steer, forgetful=self.forgetful)
         if self.driver_bytes:
             self.driver.restore(self.driver_bytes)
         self.core = Core(
@@ -77,6 +79,10 @@ class SessionMachine(RuleBasedStateMachine):
 
     def commit(self) -> Product:
         product = self.core.finish()
+        assert product.first_seq == self.head_seq + 1
+        for input_id, _, _ in product.outbox:
+            assert input_id > self.input_id
+            self.input_id = input_id
         data = b"".join(product.records)
         self.events += api.SubscribeResponse.FromString(data).events
         self.state_bytes = product.state or self.state_bytes
@@ -102,20 +108,41 @@ class SessionMachine(RuleBasedStateMachine):
             self.waiting.insert(0 if now else len(self.waiting), queued.message_id)
             self.texts[queued.message_id] = queued.text
             self.requests[queued.message_id] = event.request_id
+            self.revisions[queued.message_id] = queued.revision
+            assert event.actor == "someone"
         elif kind == "message_moved":
             moved = event.message_moved
+            self.revise(moved.message_id, moved.revision)
             self.waiting.remove(moved.message_id)
             before = moved.before_message_id
             index = self.waiting.index(before) if before else len(self.waiting)
             self.waiting.insert(index, moved.message_id)
         elif kind == "message_edited":
-            self.texts[event.message_edited.message_id] = event.message_edited.text
+            edited = event.message_edited
+            self.texts[edited.message_id] = edited.text
+            self.revise(edited.message_id, edited.revision)
         elif kind == "user_message":
             self.waiting.remove(event.user_message.message_id)
             assert event.user_message.text == self.texts[event.user_message.message_id]
             assert event.request_id == self.requests[event.user_message.message_id]
+            assert event.actor == "someone"
         elif kind == "message_dropped":
             self.waiting.remove(event.message_dropped.message_id)
+        elif kind in ("command_queued", "command_sent", "command_dropped"):
+            command_id = getattr(event, kind).command_id
+            assert self.commands.get(command_id, "new") in ("new", "command_queued")
+            self.commands[command_id] = kind
+            assert kind != "command_sent" or not self.turn_id, "a command within a turn"
+        elif kind == "turn_started":
+            assert not self.turn_id
+            self.turn_id = event.turn_started.turn_id
+        elif kind == "turn_ended":
+            assert self.turn_id == event.turn_ended.turn_id
+            self.turn_id = ""
+
+    def revise(self, message_id: str, revision: int) -> None:
+        self.revisions[message_id] += 1
+        assert revision == self.revisions[message_id]
 
     def line(self, line: str) -> None:
         self.begin()
@@ -182,15 +209,18 @@ class SessionMachine(RuleBasedStateMachine):
     def edit(self, data: st.DataObject, text: str) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.waiting)))
         held = message_id not in self.driver.unread
-        request = api.EditMessageRequest(message_id=message_id, text=text)
+        stale = data.draw(st.booleans())
+        revision = self.revisions[message_id] - 1 if stale else self.revisions[message_id]
+        request = api.EditMessageRequest(message_id=message_id, text=text, revision=revision)
         self.begin()
         try:
             calls.edit(self.core, request, ())
         except DomainError as error:
-            assert not held
+            assert not held or (stale and revision)
             self.refused(error)
             return
         assert held
+        assert not stale or not revision
         self.commit()
 
     @precondition(lambda self: len(self.waiting) > 1)
@@ -211,20 +241,28 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(action=st.sampled_from(["compact", "clear", "interrupt", "set_model", "stop"]))
     def control(self, action: str) -> None:
+        self.numbers += 1
         request = api.ControlRequest()
         getattr(request, action).SetInParent()
         if action == "set_model":
             request.set_model.model = "a-model"
-        running = bool(self.core.state.turn_id)
+        running = bool(self.turn_id)
         self.begin()
         try:
-            calls.control(self.core, request, f"c{self.numbers}")
+            reply = calls.control(self.core, request, f"c{self.numbers}")
         except DomainError as error:
             full = len(self.core.state.queue) >= _QUEUE
             assert not self.alive or full or (action == "interrupt" and not running)
             self.refused(error)
             return
+        assert action != "interrupt" or running
         self.commit()
+        if action in ("compact", "clear"):
+            assert reply.queued == (self.commands[reply.command_id] == "command_queued")
+            first = self.events[reply.seq - 1]
+            assert reply.command_id in (first.command_queued.command_id, first.command_sent.command_id)
+        elif action == "stop":
+            assert self.core.state.stopping
 
     @precondition(lambda self: self.core.state.questions)
     @rule(data=st.data(), label=st.sampled_from(["yes", "no", "maybe"]))
@@ -286,8 +324,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.begin()
         self.core.exited(ExitStatus(exit_code=1))
         self.commit()
-        assert not self.core.state.turn_id
-        assert not any(item.handed for item in self.core.state.queue)
+        assert not self.turn_id
+        assert self.core.state.state == session_pb2.SESSION_STATE_EXITED
 
     @precondition(lambda self: not self.alive)
     @rule()
@@ -321,11 +359,19 @@ class SessionMachine(RuleBasedStateMachine):
     def the_queue_is_what_was_accepted_and_not_resolved(self) -> None:
         messages = [i.item_id for i in self.core.state.queue if i.kind == "message"]
         assert messages == self.waiting
+        commands = {i.item_id for i in self.core.state.queue if i.kind != "message"}
+        assert commands == {c for c, kind in self.commands.items() if kind == "command_queued"}
         assert len(self.core.state.queue) <= _QUEUE
 
     @invariant()
     def whoever_takes_a_message_back_learns_its_fate(self) -> None:
         assert self.taking_back <= set(self.waiting)
+
+    @invariant()
+    def what_the_driver_has_is_handed_over(self) -> None:
+        handed = {item.item_id for item in self.core.state.queue if item.handed}
+        assert handed == set(self.driver.unread if self.alive else ())
+        assert len(self.driver.unread) == len(set(self.driver.unread)), "handed over twice"
 
     @invariant()
     def nothing_waits_while_the_agent_could_take_it(self) -> None:
@@ -335,8 +381,7 @@ class SessionMachine(RuleBasedStateMachine):
     @invariant()
     def what_was_opened_is_closed(self) -> None:
         kinds = [event.WhichOneof("body") for event in self.events]
-        open_turns = kinds.count("turn_started") - kinds.count("turn_ended")
-        assert open_turns == bool(self.core.state.turn_id)
+        assert self.turn_id == self.core.state.turn_id
         asked = kinds.count("question_asked")
         closed = kinds.count("question_answered") + kinds.count("question_withdrawn")
         still_open = [q for q in self.core.state.questions.values() if q.open]

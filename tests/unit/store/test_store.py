@@ -16,6 +16,7 @@ from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
 from sessiond_server.store import (
     COPIED,
+    CREATIONS,
     LINE,
     Response,
     SessionRow,
@@ -166,12 +167,19 @@ async def test_deleting_removes_all_that_belongs_to_a_session(store: Store) -> N
     step.responses = [Response("r", b"d", b"a")]
     step.attachments = [session_pb2.Attachment(ref="ab")]
     await store.commit(step)
-    await store.delete_session(key, Response("delete", b"d", b""))
+    await store.keep_response(CREATIONS, Response("create", b"d", b"a"))
+    await store.delete_session(key, "create", Response("delete", b"d", b""), week=7)
     assert store.session("s") is None
     for table in ("transcript", "outbox", "attachments", "requests"):
         left = store._reading.execute(f"SELECT count(*) FROM {table} WHERE session = ?", (key,))
         assert left.fetchone() == (0,)
-    assert store.response(0, "delete") is not None
+    assert store.response(CREATIONS, "create") is None
+    assert store.response(-7, "delete") is not None
+    await store.delete_session(key, "", Response("next", b"d", b""), week=8)
+    assert store.response(-7, "delete") is not None
+    await store.delete_session(key, "", Response("later", b"d", b""), week=9)
+    assert store.response(-7, "delete") is None
+    assert store.response(-8, "next") is not None
     assert await store.create_session(_row(), None) != key
 
 
