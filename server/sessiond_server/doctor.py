@@ -41,6 +41,7 @@ async def examine(config: Config) -> list[Finding]:
     findings.extend(_directory("data_dir", config.data_dir))
     findings.extend(_directory("runtime_dir", config.runtime_dir))
     findings.extend(_daemon(config))
+    findings.extend(_agents(config))
     findings.extend(_leftovers())
     return findings
 
@@ -93,12 +94,29 @@ def _daemon(config: Config) -> Iterator[Finding]:
         yield Finding("ok", "daemon", "not running")
 
 
+def _agents(config: Config) -> Iterator[Finding]:
+    """Agents live on without a daemon, and that is no fault; but who looks wants to know of them."""
+    try:
+        found = sorted((config.data_dir / "sessions").iterdir())
+    except OSError:
+        return
+    alive = [directory for directory in found if shim.is_alive(directory)]
+    if alive and directories.lock_holder(config.data_dir) is None:
+        text = f"{len(alive)} live on without a daemon; the next one takes them over: sessiond serve"
+        yield Finding("note", "agents", text)
+    elif alive:
+        yield Finding("ok", "agents", f"{len(alive)} running")
+
+
 def _leftovers() -> Iterator[Finding]:
     found = shim.find_leftovers()
     for leftover in found:
         # Perhaps on purpose: an agent may have started a development server.
         command = " ".join(leftover.command.split())[:80]
-        text = f"pid {leftover.pid} of session {leftover.session_id} outlived its agent: {command}"
+        text = (
+            f"pid {leftover.pid} of session {leftover.session_id} outlived its agent: {command}; "
+            "it goes when the session is stopped or deleted"
+        )
         yield Finding("note", "leftover", text)
     if not found:
         yield Finding("ok", "leftovers", "no process outlived its session")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import grpc
@@ -201,3 +202,35 @@ async def test_what_a_crashed_agent_left_goes_with_its_session(daemon: Daemon, e
             request = api.DeleteSessionRequest(session_id=session.session_id)
             await session.stub.DeleteSession(request, timeout=TIMEOUT)
         await until(lambda: not _lives(child), "the child has ended")
+
+
+async def _doctor(daemon: Daemon) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from sessiond_server.main import main; main()", "doctor"),
+        *(f"--data-dir={daemon.data_dir}", f"--runtime-dir={daemon.runtime_dir}"),
+        stdout=asyncio.subprocess.PIPE,
+        env=daemon.env,
+    )
+    async with asyncio.timeout(TIMEOUT):
+        output, _ = await process.communicate()
+    return output.decode()
+
+
+async def test_doctor_tells_what_lives_on_without_a_daemon_and_without_an_agent(daemon: Daemon) -> None:
+    async with daemon.channel() as channel, watched(channel, str(daemon.workspace)) as session:
+        await session.run("!spawn 300")
+        child = int(session.text().removeprefix("pid "))
+        assert "ok    agents: 1 running" in await _doctor(daemon)
+        await daemon.kill()
+        told = await _doctor(daemon)
+        assert "note  agents: 1 live on without a daemon" in told
+        assert "it was killed, the next start takes over" in told
+        await daemon.start()
+        await session.send("!crash KILL")
+        await session.until_state("EXITED")
+        told = await _doctor(daemon)
+        assert f"note  leftover: pid {child} of session {session.session_id}" in told
+        assert "agents:" not in told
+        request = api.DeleteSessionRequest(session_id=session.session_id)
+        await session.stub.DeleteSession(request, timeout=TIMEOUT)
+        assert f"pid {child}" not in await _doctor(daemon)

@@ -43,7 +43,7 @@ class Writer:
     def commit(self, statements: Sequence[Statement], sync: bool) -> asyncio.Future[None]:
         """Commit `statements` as one transaction; the future ends when they are durable.
 
-                With `sync` not even a power cut takes them back, however the connection is set up. It raises
+        With `sync` not even a power cut takes them back, whatever the connection's setting. It raises
         StorageFull, or sqlite3.Error for what is a bug here.
         """
         done: asyncio.Future[None] = self._loop.create_future()
@@ -88,7 +88,7 @@ class Writer:
             for job in group:
                 results.append((job, self._run_job(job)))
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             return [(job, _translate(error)) for job in group]
@@ -101,7 +101,7 @@ class Writer:
         try:
             for sql, parameters in job.statements:
                 execute(sql, parameters)
-        except sqlite3.Error as error:
+        except Exception as error:
             if not self._connection.in_transaction:
                 raise  # SQLite gave up the whole transaction (disk full, I/O error)
             execute("ROLLBACK TO job")
@@ -111,7 +111,7 @@ class Writer:
         return None
 
 
-def _translate(error: sqlite3.Error) -> Exception:
+def _translate(error: Exception) -> Exception:
     if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
         return StorageFull("the disk that holds the data directory is full")
     return error
