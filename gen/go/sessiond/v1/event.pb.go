@@ -2711,7 +2711,9 @@ func (x *TurnStarted) GetOrigin() TurnOrigin {
 	return TurnOrigin_TURN_ORIGIN_UNSPECIFIED
 }
 
-// The agent stopped working. Its tool calls and questions were closed by events before this one.
+// The agent stopped working. Its tool calls and questions were closed by events before this one, but
+// for those of sub-agents that go on in the background: they close when those end, or with the
+// process.
 type TurnEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The turn.

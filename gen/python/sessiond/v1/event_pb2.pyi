@@ -1336,8 +1336,9 @@ Global___TurnStarted: _TypeAlias = TurnStarted  # noqa: Y015
 
 @_typing.final
 class TurnEnded(_message.Message):
-    """The agent stopped working. Its tool calls and questions were closed by events before this one, but for
-    those of sub-agents that go on in the background: they are closed when those end, or with the process.
+    """The agent stopped working. Its tool calls and questions were closed by events before this one, but
+    for those of sub-agents that go on in the background: they close when those end, or with the
+    process.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -1189,7 +1189,9 @@ export declare type TurnStarted = Message<"sessiond.v1.TurnStarted"> & {
 export declare const TurnStartedSchema: GenMessage<TurnStarted>;
 
 /**
- * The agent stopped working. Its tool calls and questions were closed by events before this one.
+ * The agent stopped working. Its tool calls and questions were closed by events before this one, but
+ * for those of sub-agents that go on in the background: they close when those end, or with the
+ * process.
  *
  * @generated from message sessiond.v1.TurnEnded
  */
