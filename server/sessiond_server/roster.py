@@ -366,10 +366,10 @@ class Roster:
         most = self._config.limits.max_text_bytes
         for name in ("model", "permission_mode", "effort"):
             field, value = f"settings.{name}", getattr(request.settings, name)
-            validate.text(field, value, validate.MAX_NAME_BYTES, empty=True)
+            validate.argument(field, value, validate.MAX_NAME_BYTES)
         native = request.native_session_id
-        validate.text("native_session_id", native, validate.MAX_NAME_BYTES, empty=True)
-        validate.text("system_prompt", request.system_prompt, most, empty=True)
+        validate.argument("native_session_id", native, validate.MAX_NAME_BYTES)
+        validate.argument("system_prompt", request.system_prompt, most)
         return Spec(
             workspace=validate.workspace(request.workspace, self._config.workspace_roots),
             model=request.settings.model,

@@ -38,6 +38,13 @@ class Tail:
             self.forget()
         self.wake()
 
+    def catch_up(self, head_seq: int) -> None:
+        """Go on at `head_seq`, with what is stored up to there."""
+        if head_seq != self.head_seq:
+            self.forget()
+            self.head_seq = head_seq
+            self.wake()
+
     def forget(self) -> None:
         """Drop what is kept in memory."""
         self._chunks.clear()

@@ -18,6 +18,8 @@ MAX_REQUEST_ID_BYTES = 128
 MAX_NAME_BYTES = 256
 MAX_ENVIRONMENT = 256
 MAX_ATTACHMENTS = 32
+# Agents are given them in base64 on one line, with a text that may be escaped: shims take 64 MiB.
+MAX_ATTACHED_BYTES = 32 * 1024 * 1024
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -31,6 +33,13 @@ def text(field: str, value: str, most: int, *, empty: bool = False) -> str:
     if size > most:
         raise invalid(field, f"{field} has {size} bytes, at most {most} are accepted")
     return value
+
+
+def argument(field: str, value: str, most: int) -> str:
+    """Return `value`, which may be empty and is handed to a program when it is started."""
+    if "\0" in value:
+        raise invalid(field, f"{field} holds a NUL character, which no program can be given")
+    return text(field, value, most, empty=True)
 
 
 def request_id(value: str) -> str:
@@ -47,7 +56,7 @@ def session_id(value: str) -> str:
 
 def title(field: str, value: str) -> str:
     """Return a title, which may be empty."""
-    return text(field, value, MAX_TITLE_BYTES, empty=True)
+    return argument(field, value, MAX_TITLE_BYTES)
 
 
 def labels(field: str, values: Mapping[str, str]) -> dict[str, str]:
@@ -99,7 +108,8 @@ def workspace(value: str, roots: Sequence[Path]) -> str:
             f"workspace is outside the allowed roots ({allowed:.200}); see workspace_roots",
             field="workspace",
         )
-    if not real.is_dir():
+    # Unlike Path.is_dir, False also for what no file can be called.
+    if not os.path.isdir(real):
         raise DomainError(
             reasons.ERROR_REASON_WORKSPACE_NOT_FOUND,
             "workspace is not a directory that exists; make it first",

@@ -70,8 +70,10 @@ class SessionService:
         paths = set(request.update_mask.paths)
         if not paths or not paths <= _UPDATABLE:
             raise invalid("update_mask", "name what to change: title, labels")
-        validate.title("session.title", request.session.title)
-        validate.labels("session.labels", request.session.labels)
+        if "title" in paths:
+            validate.title("session.title", request.session.title)
+        if "labels" in paths:
+            validate.labels("session.labels", request.session.labels)
         session = self._roster.get(request.session.session_id)
 
         def run(core: Core) -> Message:
@@ -194,14 +196,28 @@ class SessionService:
         self._check_action(request)
         command_id = str(uuid.uuid4())
         if action == "restart":
-            await self._roster.check_restart(session)
-            return await self._call(session, request, session.restart, api.ControlResponse)
+            return await self._restart(session, request)
         return await self._call(
             session,
             request,
             lambda core: calls.control(core, request, command_id),
             api.ControlResponse,
         )
+
+    async def _restart(self, session: Session, request: api.ControlRequest) -> api.ControlResponse:
+        refused: DomainError | None = None
+        try:
+            await self._roster.check_restart(session)
+        except DomainError as error:
+            refused = error
+
+        def run(core: Core) -> Message:
+            # Not before: a repeated call gets its first answer, whatever has changed since.
+            if refused is not None:
+                raise refused
+            return session.restart(core)
+
+        return await self._call(session, request, run, api.ControlResponse)
 
     # --- shared ---
 
@@ -232,7 +248,12 @@ class SessionService:
         validate.text("text", text, most, empty=bool(refs))
         if len(refs) > validate.MAX_ATTACHMENTS:
             raise invalid("attachment_refs", f"at most {validate.MAX_ATTACHMENTS} attachments")
-        return tuple(self._attached(session, ref) for ref in refs)
+        attachments = tuple(self._attached(session, ref) for ref in refs)
+        size = sum(attached.size_bytes for attached in attachments)
+        if size > validate.MAX_ATTACHED_BYTES:
+            limit = validate.MAX_ATTACHED_BYTES
+            raise invalid("attachment_refs", f"{size} bytes together, a message takes at most {limit}")
+        return attachments
 
     def _attached(self, session: Session, ref: str) -> Attached:
         check_ref(ref, "attachment_refs")

@@ -267,6 +267,7 @@ class Session:
         delivered = self._delivered[0] if self._delivered else None
         rest: Delivery = []
         after: list[After] = []
+        committed = False
         try:
             answered = self._take_calls(core, step, calls)
             if delivered is not None:
@@ -275,6 +276,10 @@ class Session:
             product = core.finish()
             self._fill(step, core, product)
             await self._commit(step, product)
+            committed = True
+            self._publish(step, product)
+            for action in after:
+                action()
         except asyncio.CancelledError:
             for call in calls:
                 call.fail(_closed())
@@ -284,11 +289,8 @@ class Session:
                 _logger.warning("storage_full", session_id=self.session_id)
             else:
                 _logger.exception("step_failed", session_id=self.session_id)
-            await self._undo(error, calls, delivered)
+            await self._undo(error, calls, read_again=committed or delivered is not None)
             return
-        self._publish(step, product)
-        for action in after:
-            action()
         for call, response in answered:
             call.answer(response)
         self._settle(product)
@@ -370,8 +372,8 @@ class Session:
                 self._calls.append(replace(call, run=_returning(response), waits_for=""))
                 self._wake.set()
 
-    async def _undo(self, error: Exception, calls: list[Call], delivered: Delivered | None) -> None:
-        """Nothing of the step has happened: back to what is stored; output is read again later."""
+    async def _undo(self, error: Exception, calls: list[Call], *, read_again: bool) -> None:
+        """Back to what is stored, most often that before the step; output is read again later."""
         shown = error
         if isinstance(error, StorageFull | OSError):
             shown = DomainError(
@@ -383,7 +385,8 @@ class Session:
             call.fail(shown)
         self._agent.forget_start()
         self._restore()
-        if delivered is not None:
+        self.tail.catch_up(self.row.head_seq)
+        if read_again:
             self._delivered.clear()
             await self._agent.read_again()
 

@@ -14,6 +14,8 @@ Statement: TypeAlias = tuple[str, Sequence[Any]]
 
 # More than this in one commit only makes the first caller wait longer.
 _MAX_GROUP = 256
+# Numbers beyond 64 bits and text that is no UTF-8 never reach SQLite.
+_REFUSALS = (sqlite3.Error, OverflowError, ValueError)
 
 
 class StorageFull(Exception):
@@ -88,7 +90,7 @@ class Writer:
             for job in group:
                 results.append((job, self._run_job(job)))
             self._connection.execute("COMMIT")
-        except Exception as error:
+        except _REFUSALS as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             return [(job, _translate(error)) for job in group]
@@ -101,7 +103,7 @@ class Writer:
         try:
             for sql, parameters in job.statements:
                 execute(sql, parameters)
-        except Exception as error:
+        except _REFUSALS as error:
             if not self._connection.in_transaction:
                 raise  # SQLite gave up the whole transaction (disk full, I/O error)
             execute("ROLLBACK TO job")

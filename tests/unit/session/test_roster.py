@@ -13,8 +13,12 @@ import pytest
 from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
+from sessiond_server.drain import Drain
+from sessiond_server.drivers import Drivers
 from sessiond_server.errors import DomainError
+from sessiond_server.services.session import SessionService
 from sessiond_server.session import calls
+from sessiond_server.shim import Link
 from sessiond_server.store import StorageFull
 from tests.support import waiting
 from tests.unit.session.house import TIMEOUT, House, events, kinds, until
@@ -257,3 +261,79 @@ async def test_the_times_of_streamed_events_are_shown(house: House) -> None:
     shown = session.summary().update_time.ToNanoseconds()
     assert shown > before
     assert shown >= newest.create_time.ToNanoseconds()
+
+
+async def test_a_restart_is_checked_like_a_creation(house: House) -> None:
+    (house.workspace / "inner").mkdir()
+    request = house.creation(workspace=str(house.workspace / "inner"))
+    made = await house.roster.create(request)
+    session = house.roster.get(made.session.session_id)
+    await until(session, "state_changed", state=IDLE)
+    await house.roster.check_restart(session)
+    native = session.summary().native_session_id
+    stop = api.ControlRequest(stop=api.Stop())
+    await session.call(stop, lambda core: calls.control(core, stop, ""), api.ControlResponse)
+    await until(session, "process_exited")
+    (house.workspace / "inner").rmdir()
+    with pytest.raises(DomainError) as gone:
+        await house.roster.check_restart(session)
+    assert gone.value.reason == reasons.ERROR_REASON_WORKSPACE_NOT_FOUND
+    (house.workspace / "inner").symlink_to("/")
+    with pytest.raises(DomainError) as outside:
+        await house.roster.check_restart(session)
+    assert outside.value.reason == reasons.ERROR_REASON_WORKSPACE_NOT_ALLOWED
+    (house.workspace / "inner").unlink()
+    (house.workspace / "inner").mkdir()
+    other = await house.create(native_session_id=native)
+    with pytest.raises(DomainError) as taken:
+        await house.roster.check_restart(session)
+    assert taken.value.reason == reasons.ERROR_REASON_NATIVE_SESSION_IN_USE
+    assert taken.value.metadata == {"session_id": other.session_id}
+
+
+async def test_a_conversation_is_continued_only_where_the_driver_can(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Drivers, "capabilities", lambda *_: session_pb2.DriverCapabilities())
+    with pytest.raises(DomainError) as refused:
+        await house.create(native_session_id="one")
+    assert refused.value.reason == reasons.ERROR_REASON_DRIVER_UNSUPPORTED
+    assert refused.value.metadata == {"capability": "resume"}
+
+
+async def test_a_fault_after_the_commit_ends_neither_the_session_nor_the_message(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await house.create()
+    await until(session, "state_changed", state=IDLE)
+    failing = [True]
+    send_input = Link.send_input
+
+    def broken(link: Link, input_id: int, data: bytes) -> None:
+        if failing and failing.pop():
+            raise RuntimeError("a fault")
+        send_input(link, input_id, data)
+
+    monkeypatch.setattr(Link, "send_input", broken)
+    request = api.SendRequest(text="hello")
+    with pytest.raises(RuntimeError, match="a fault"):
+        await session.call(
+            request, lambda core: calls.send(core, request, "m", (), ""), api.SendResponse
+        )
+    await until(session, "user_message", message_id="m")
+    await until(session, "turn_ended")
+    assert kinds(session).count("user_message") == 1
+    assert session.tail.head_seq == len(events(session))
+
+
+async def test_attachments_that_no_agent_could_be_sent_are_refused(house: House) -> None:
+    session = await house.create()
+    refs = [digit * 64 for digit in "ab"]
+    for ref in refs:
+        attachment = session_pb2.Attachment(ref=ref, size_bytes=20 << 20)
+        await house.store.add_attachment(session.row.key, attachment)
+    service = SessionService(house.config, house.roster, Drain())
+    request = api.SendRequest(session_id=session.session_id, attachment_refs=refs)
+    with pytest.raises(DomainError) as refused:
+        service._content(session, request.text, request.attachment_refs)
+    assert refused.value.field == "attachment_refs"

@@ -145,6 +145,19 @@ async def test_one_failing_transaction_hurts_no_other(store: Store) -> None:
     assert _seqs(store.read_after(key, 0, 10_000)[0]) == [1, 2]
 
 
+async def test_what_sqlite_cannot_hold_hurts_only_who_gave_it(store: Store) -> None:
+    key = await store.create_session(_row(), None)
+    impossible = _step(key, 1, 1)
+    impossible.raw_offset = 2**63
+    results = await asyncio.gather(
+        store.commit(impossible), store.commit(_step(key, 1, 1)), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [OverflowError, type(None)]
+    async with asyncio.timeout(10):
+        await store.commit(_step(key, 2, 1))
+    assert _seqs(store.read_after(key, 0, 10_000)[0]) == [1, 2]
+
+
 async def test_a_full_disk_keeps_nothing_of_the_step_and_recovers(store: Store) -> None:
     key = await store.create_session(_row(), None)
     await store.commit(_step(key, 1, 1))
