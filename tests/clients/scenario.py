@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from tests.clients.daemon import Place, act
 from tests.clients.expect import complaints
 from tests.clients.languages import Language
@@ -309,7 +311,11 @@ async def run(scenario: Scenario, language: Language, shared: SharedDaemon) -> O
     """Run the scenario over each of its transports; the first that fails decides."""
     outcome = Outcome()
     for transport in scenario.transports:
-        outcome = await _run_once(scenario, language, transport, shared)
+        try:
+            outcome = await _run_once(scenario, language, transport, shared)
+        except (OSError, RuntimeError, ValueError, grpc.RpcError) as error:
+            # The program can't be started, the daemon did not come up, a line is no JSON: one cell fails.
+            outcome = Outcome([repr(error)])
         if outcome.complaints:
             outcome.complaints = [f"[{transport}] {c}" for c in outcome.complaints]
             return outcome

@@ -177,6 +177,15 @@ async def test_a_program_that_crashes_after_its_results_fails(tmp_path: Path) ->
     assert await _outcome(tmp_path, program) == ["[unix] exit code 1: boom"]
 
 
+async def test_a_program_that_is_not_there_fails_alone(tmp_path: Path) -> None:
+    language = _language(tmp_path, "", conformance=[str(tmp_path / "nothing")])
+    scenario = Scenario("made-up", {"server": {"scripted": {}}, "steps": [], "expect": {}})
+    found = (await run(scenario, language, SharedDaemon())).complaints
+    assert len(found) == 1
+    assert "FileNotFoundError" in found[0]
+    assert "JSONDecodeError" in (await _outcome(tmp_path, "print('hello')"))[0]
+
+
 async def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
     found = await _outcome(tmp_path, "import time; time.sleep(600)", limit_s=0.5)
     assert found[0].startswith("[unix] took more than 0.5 s")
