@@ -45,8 +45,8 @@ class Writer:
     def commit(self, statements: Sequence[Statement], sync: bool) -> asyncio.Future[None]:
         """Commit `statements` as one transaction; the future ends when they are durable.
 
-        With `sync` not even a power cut takes them back, whatever the connection's setting. It raises
-        StorageFull, or sqlite3.Error for what is a bug here.
+        With `sync` not even a power cut takes them back, however the connection is set up. The future
+        raises StorageFull, or whatever else SQLite has against a statement: a bug here.
         """
         done: asyncio.Future[None] = self._loop.create_future()
         self._jobs.put(_Job(statements, done, sync))
