@@ -2156,8 +2156,8 @@ type QuestionAsked struct {
 	// Questions with the same group_id were asked together, and the agent goes on when all of them
 	// are answered. Each is answered by a call of its own. Empty: it stands alone.
 	GroupId string `protobuf:"bytes,8,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
-	// The answer is not to be shown: it is handed to the agent and stored nowhere, so
-	// QuestionAnswered comes without it.
+	// The answer is not to be shown: it is kept only until the agent has it, so QuestionAnswered
+	// comes without it. A note is shown.
 	Secret bool `protobuf:"varint,9,opt,name=secret,proto3" json:"secret,omitempty"`
 	// When the agent will stop waiting; unset: it waits as long as it takes.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`

@@ -192,9 +192,10 @@ type Session struct {
 	Settings *Settings `protobuf:"bytes,8,opt,name=settings,proto3" json:"settings,omitempty"`
 	// seq of the newest event; 0 when there is none yet. JSON: a string.
 	HeadSeq int64 `protobuf:"varint,9,opt,name=head_seq,json=headSeq,proto3" json:"head_seq,omitempty"`
-	// How many messages and commands the server holds back for the agent.
+	// How many messages and commands wait: accepted, and not read by the agent yet.
 	QueueLength int32 `protobuf:"varint,10,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
-	// The server hands nothing over until this is lifted. False in this revision of the contract.
+	// Something waits and nothing is handed over: there is no process, or it is being stopped. What
+	// waits goes on after Control.restart.
 	QueuePaused bool `protobuf:"varint,11,opt,name=queue_paused,json=queuePaused,proto3" json:"queue_paused,omitempty"`
 	// How many questions are open: asked, and neither answered nor withdrawn.
 	OpenQuestionCount int32 `protobuf:"varint,12,opt,name=open_question_count,json=openQuestionCount,proto3" json:"open_question_count,omitempty"`

@@ -15,10 +15,10 @@
 // UUID, made once per user action and kept over retries. The same id with the same content gives
 // the first response and does nothing again, also after a crash of the server, since it is stored
 // in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-// REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
-// DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
-// little longer each time. An empty request_id means: not to be repeated. A call that failed is not
-// stored; its request_id may be used again.
+// REQUEST_ID_REUSED. Ids are kept as long as the session, that of its DeleteSession for a week. So
+// after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same
+// request_id, waiting a little longer each time. An empty request_id means: not to be repeated. A
+// call that failed is not stored; its request_id may be used again.
 //
 // Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 // Control.restart start a process and may take some seconds.
@@ -79,9 +79,10 @@ type SessionServiceClient interface {
 	// Idempotent by request_id. A session_id alone is not enough: a second call fails with
 	// SESSION_EXISTS.
 	//
-	// Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
-	// SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
-	// and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+	// Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id without
+	// capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+	// NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+	// refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
 	CreateSession(ctx context.Context, in *CreateSessionRequest, opts ...grpc.CallOption) (*CreateSessionResponse, error)
 	// The session as it is now. Has no effect.
 	GetSession(ctx context.Context, in *GetSessionRequest, opts ...grpc.CallOption) (*GetSessionResponse, error)
@@ -165,6 +166,9 @@ type SessionServiceClient interface {
 	// three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
 	// DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
 	// `unqueue_after_handover`), the response waits for it.
+	//
+	// Errors: SESSION_UNREACHABLE (the agent did not say within 10 s; it was asked, so repeat the call
+	// or wait for UserMessage or MessageDropped).
 	Unqueue(ctx context.Context, in *UnqueueRequest, opts ...grpc.CallOption) (*UnqueueResponse, error)
 	// Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
 	// again is OK and gives the same seq.
@@ -342,9 +346,10 @@ type SessionServiceServer interface {
 	// Idempotent by request_id. A session_id alone is not enough: a second call fails with
 	// SESSION_EXISTS.
 	//
-	// Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
-	// SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
-	// and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+	// Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id without
+	// capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+	// NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+	// refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
 	CreateSession(context.Context, *CreateSessionRequest) (*CreateSessionResponse, error)
 	// The session as it is now. Has no effect.
 	GetSession(context.Context, *GetSessionRequest) (*GetSessionResponse, error)
@@ -428,6 +433,9 @@ type SessionServiceServer interface {
 	// three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
 	// DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
 	// `unqueue_after_handover`), the response waits for it.
+	//
+	// Errors: SESSION_UNREACHABLE (the agent did not say within 10 s; it was asked, so repeat the call
+	// or wait for UserMessage or MessageDropped).
 	Unqueue(context.Context, *UnqueueRequest) (*UnqueueResponse, error)
 	// Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
 	// again is OK and gives the same seq.

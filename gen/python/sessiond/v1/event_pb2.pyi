@@ -1060,8 +1060,8 @@ class QuestionAsked(_message.Message):
     are answered. Each is answered by a call of its own. Empty: it stands alone.
     """
     secret: _builtins.bool
-    """The answer is not to be shown: it is handed to the agent and stored nowhere, so
-    QuestionAnswered comes without it.
+    """The answer is not to be shown: it is kept only until the agent has it, so QuestionAnswered
+    comes without it. A note is shown.
     """
     @_builtins.property
     def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuestionOption]:

@@ -187,9 +187,11 @@ class Session(_message.Message):
     head_seq: _builtins.int
     """seq of the newest event; 0 when there is none yet. JSON: a string."""
     queue_length: _builtins.int
-    """How many messages and commands the server holds back for the agent."""
+    """How many messages and commands wait: accepted, and not read by the agent yet."""
     queue_paused: _builtins.bool
-    """The server hands nothing over until this is lifted. False in this revision of the contract."""
+    """Something waits and nothing is handed over: there is no process, or it is being stopped. What
+    waits goes on after Control.restart.
+    """
     open_question_count: _builtins.int
     """How many questions are open: asked, and neither answered nor withdrawn."""
     turn_id: _builtins.str

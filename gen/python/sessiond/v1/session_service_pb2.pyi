@@ -18,10 +18,10 @@ Retries. Every call that changes something takes a request_id: up to 128 bytes, 
 UUID, made once per user action and kept over retries. The same id with the same content gives
 the first response and does nothing again, also after a crash of the server, since it is stored
 in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
-DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
-little longer each time. An empty request_id means: not to be repeated. A call that failed is not
-stored; its request_id may be used again.
+REQUEST_ID_REUSED. Ids are kept as long as the session, that of its DeleteSession for a week. So
+after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same
+request_id, waiting a little longer each time. An empty request_id means: not to be repeated. A
+call that failed is not stored; its request_id may be used again.
 
 Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 Control.restart start a process and may take some seconds.
@@ -628,7 +628,9 @@ class SendRequest(_message.Message):
     """When the agent is to read it; default DELIVERY_STEER."""
     @_builtins.property
     def attachment_refs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Attachments of this session, uploaded before (AttachmentService), at most 32."""
+        """Attachments of this session, uploaded before (AttachmentService), at most 32 and together at
+        most 32 MiB.
+        """
 
     def __init__(
         self,
@@ -1249,8 +1251,9 @@ Global___Stop: _TypeAlias = Stop  # noqa: Y015
 class Restart(_message.Message):
     """Start the process again, on the same conversation where capability `resume` allows it; a process
     that runs is stopped first. Confirmed by ProcessStarted; StateChanged, idle follows when it is
-    ready, and what waits is handed over. Fails with DRIVER_UNAVAILABLE, WORKSPACE_NOT_FOUND or
-    LAUNCH_FAILED; an agent that starts and cannot find its conversation ends in ErrorRaised,
+    ready, and what waits is handed over. Fails with DRIVER_UNAVAILABLE, WORKSPACE_NOT_FOUND,
+    WORKSPACE_NOT_ALLOWED or NATIVE_SESSION_IN_USE. A process that cannot be started ends in
+    ErrorRaised, LAUNCH_FAILED; an agent that cannot find its conversation in ErrorRaised,
     RESUME_FAILED.
     """
 

@@ -114,9 +114,10 @@ class SessionServiceServicer(object):
         Idempotent by request_id. A session_id alone is not enough: a second call fails with
         SESSION_EXISTS.
 
-        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
-        SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
-        and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id without
+        capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+        NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+        refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,6 +251,9 @@ class SessionServiceServicer(object):
         three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
         DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
         `unqueue_after_handover`), the response waits for it.
+
+        Errors: SESSION_UNREACHABLE (the agent did not say within 10 s; it was asked, so repeat the call
+        or wait for UserMessage or MessageDropped).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

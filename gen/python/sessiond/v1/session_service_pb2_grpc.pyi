@@ -18,10 +18,10 @@ Retries. Every call that changes something takes a request_id: up to 128 bytes, 
 UUID, made once per user action and kept over retries. The same id with the same content gives
 the first response and does nothing again, also after a crash of the server, since it is stored
 in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
-DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
-little longer each time. An empty request_id means: not to be repeated. A call that failed is not
-stored; its request_id may be used again.
+REQUEST_ID_REUSED. Ids are kept as long as the session, that of its DeleteSession for a week. So
+after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same
+request_id, waiting a little longer each time. An empty request_id means: not to be repeated. A
+call that failed is not stored; its request_id may be used again.
 
 Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 Control.restart start a process and may take some seconds.
@@ -72,9 +72,10 @@ class SessionServiceStub:
     Idempotent by request_id. A session_id alone is not enough: a second call fails with
     SESSION_EXISTS.
 
-    Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
-    SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
-    and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+    Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id without
+    capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+    NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+    refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
     """
     GetSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.GetSessionRequest, _session_service_pb2.GetSessionResponse]
     """The session as it is now. Has no effect."""
@@ -167,6 +168,9 @@ class SessionServiceStub:
     three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
     DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
     `unqueue_after_handover`), the response waits for it.
+
+    Errors: SESSION_UNREACHABLE (the agent did not say within 10 s; it was asked, so repeat the call
+    or wait for UserMessage or MessageDropped).
     """
     Answer: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.AnswerRequest, _session_service_pb2.AnswerResponse]
     """Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
@@ -198,9 +202,10 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Idempotent by request_id. A session_id alone is not enough: a second call fails with
     SESSION_EXISTS.
 
-    Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
-    SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
-    and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+    Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id without
+    capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+    NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+    refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.GetSessionRequest, _session_service_pb2.GetSessionResponse]  # type: ignore[assignment]
     """The session as it is now. Has no effect."""
@@ -293,6 +298,9 @@ class SessionServiceAsyncStub(SessionServiceStub):
     three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
     DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
     `unqueue_after_handover`), the response waits for it.
+
+    Errors: SESSION_UNREACHABLE (the agent did not say within 10 s; it was asked, so repeat the call
+    or wait for UserMessage or MessageDropped).
     """
     Answer: _aio.UnaryUnaryMultiCallable[_session_service_pb2.AnswerRequest, _session_service_pb2.AnswerResponse]  # type: ignore[assignment]
     """Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
@@ -327,9 +335,10 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         Idempotent by request_id. A session_id alone is not enough: a second call fails with
         SESSION_EXISTS.
 
-        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
-        SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
-        and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+        Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id without
+        capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+        NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+        refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
         """
 
     @_abc_1.abstractmethod
@@ -482,6 +491,9 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
         DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
         `unqueue_after_handover`), the response waits for it.
+
+        Errors: SESSION_UNREACHABLE (the agent did not say within 10 s; it was asked, so repeat the call
+        or wait for UserMessage or MessageDropped).
         """
 
     @_abc_1.abstractmethod

@@ -18,10 +18,10 @@
 # UUID, made once per user action and kept over retries. The same id with the same content gives
 # the first response and does nothing again, also after a crash of the server, since it is stored
 # in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-# REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
-# DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
-# little longer each time. An empty request_id means: not to be repeated. A call that failed is not
-# stored; its request_id may be used again.
+# REQUEST_ID_REUSED. Ids are kept as long as the session, that of its DeleteSession for a week. So
+# after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same
+# request_id, waiting a little longer each time. An empty request_id means: not to be repeated. A
+# call that failed is not stored; its request_id may be used again.
 #
 # Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 # Control.restart start a process and may take some seconds.
@@ -55,9 +55,10 @@ module Sessiond
         # Idempotent by request_id. A session_id alone is not enough: a second call fails with
         # SESSION_EXISTS.
         #
-        # Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
-        # SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
-        # and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+        # Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id without
+        # capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+        # NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+        # refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
         rpc :CreateSession, ::Sessiond::V1::CreateSessionRequest, ::Sessiond::V1::CreateSessionResponse
         # The session as it is now. Has no effect.
         rpc :GetSession, ::Sessiond::V1::GetSessionRequest, ::Sessiond::V1::GetSessionResponse
@@ -141,6 +142,9 @@ module Sessiond
         # three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
         # DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
         # `unqueue_after_handover`), the response waits for it.
+        #
+        # Errors: SESSION_UNREACHABLE (the agent did not say within 10 s; it was asked, so repeat the call
+        # or wait for UserMessage or MessageDropped).
         rpc :Unqueue, ::Sessiond::V1::UnqueueRequest, ::Sessiond::V1::UnqueueResponse
         # Answers an open question. Confirmed by QuestionAnswered. The first answer wins; the same answer
         # again is OK and gives the same seq.

@@ -929,8 +929,8 @@ export declare type QuestionAsked = Message<"sessiond.v1.QuestionAsked"> & {
   groupId: string;
 
   /**
-   * The answer is not to be shown: it is handed to the agent and stored nowhere, so
-   * QuestionAnswered comes without it.
+   * The answer is not to be shown: it is kept only until the agent has it, so QuestionAnswered
+   * comes without it. A note is shown.
    *
    * @generated from field: bool secret = 9;
    */

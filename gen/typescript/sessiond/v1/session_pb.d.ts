@@ -96,14 +96,15 @@ export declare type Session = Message<"sessiond.v1.Session"> & {
   headSeq: bigint;
 
   /**
-   * How many messages and commands the server holds back for the agent.
+   * How many messages and commands wait: accepted, and not read by the agent yet.
    *
    * @generated from field: int32 queue_length = 10;
    */
   queueLength: number;
 
   /**
-   * The server hands nothing over until this is lifted. False in this revision of the contract.
+   * Something waits and nothing is handed over: there is no process, or it is being stopped. What
+   * waits goes on after Control.restart.
    *
    * @generated from field: bool queue_paused = 11;
    */

@@ -15,10 +15,10 @@
 // UUID, made once per user action and kept over retries. The same id with the same content gives
 // the first response and does nothing again, also after a crash of the server, since it is stored
 // in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-// REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
-// DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
-// little longer each time. An empty request_id means: not to be repeated. A call that failed is not
-// stored; its request_id may be used again.
+// REQUEST_ID_REUSED. Ids are kept as long as the session, that of its DeleteSession for a week. So
+// after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same
+// request_id, waiting a little longer each time. An empty request_id means: not to be repeated. A
+// call that failed is not stored; its request_id may be used again.
 //
 // Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 // Control.restart start a process and may take some seconds.
@@ -552,7 +552,8 @@ export declare type SendRequest = Message<"sessiond.v1.SendRequest"> & {
   text: string;
 
   /**
-   * Attachments of this session, uploaded before (AttachmentService), at most 32.
+   * Attachments of this session, uploaded before (AttachmentService), at most 32 and together at
+   * most 32 MiB.
    *
    * @generated from field: repeated string attachment_refs = 4;
    */
@@ -1202,8 +1203,9 @@ export declare const StopSchema: GenMessage<Stop>;
 /**
  * Start the process again, on the same conversation where capability `resume` allows it; a process
  * that runs is stopped first. Confirmed by ProcessStarted; StateChanged, idle follows when it is
- * ready, and what waits is handed over. Fails with DRIVER_UNAVAILABLE, WORKSPACE_NOT_FOUND or
- * LAUNCH_FAILED; an agent that starts and cannot find its conversation ends in ErrorRaised,
+ * ready, and what waits is handed over. Fails with DRIVER_UNAVAILABLE, WORKSPACE_NOT_FOUND,
+ * WORKSPACE_NOT_ALLOWED or NATIVE_SESSION_IN_USE. A process that cannot be started ends in
+ * ErrorRaised, LAUNCH_FAILED; an agent that cannot find its conversation in ErrorRaised,
  * RESUME_FAILED.
  *
  * @generated from message sessiond.v1.Restart
@@ -1307,9 +1309,10 @@ export declare const SessionService: GenService<{
    * Idempotent by request_id. A session_id alone is not enough: a second call fails with
    * SESSION_EXISTS.
    *
-   * Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND,
-   * SESSION_EXISTS, NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts
-   * and then ends, or refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
+   * Errors: DRIVER_UNKNOWN, DRIVER_UNAVAILABLE, DRIVER_UNSUPPORTED (native_session_id without
+   * capability `resume`), WORKSPACE_NOT_ALLOWED, WORKSPACE_NOT_FOUND, SESSION_EXISTS,
+   * NATIVE_SESSION_IN_USE, TOO_MANY_SESSIONS, LAUNCH_FAILED. An agent that starts and then ends, or
+   * refuses a setting, is no failed call: see ProcessExited and ErrorRaised.
    *
    * @generated from rpc sessiond.v1.SessionService.CreateSession
    */
@@ -1473,6 +1476,9 @@ export declare const SessionService: GenService<{
    * three outcomes are expected. Confirmed by MessageDropped or CommandDropped when the outcome is
    * DROPPED. Repeating it is harmless. Where the agent itself has to say (capability
    * `unqueue_after_handover`), the response waits for it.
+   *
+   * Errors: SESSION_UNREACHABLE (the agent did not say within 10 s; it was asked, so repeat the call
+   * or wait for UserMessage or MessageDropped).
    *
    * @generated from rpc sessiond.v1.SessionService.Unqueue
    */

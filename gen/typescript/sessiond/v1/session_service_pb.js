@@ -15,10 +15,10 @@
 // UUID, made once per user action and kept over retries. The same id with the same content gives
 // the first response and does nothing again, also after a crash of the server, since it is stored
 // in the same transaction as the effect; with other content it fails with ALREADY_EXISTS,
-// REQUEST_ID_REUSED. Ids are kept at least as long as the session. So after UNAVAILABLE,
-// DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same request_id, waiting a
-// little longer each time. An empty request_id means: not to be repeated. A call that failed is not
-// stored; its request_id may be used again.
+// REQUEST_ID_REUSED. Ids are kept as long as the session, that of its DeleteSession for a week. So
+// after UNAVAILABLE, DEADLINE_EXCEEDED or a lost connection, repeat the same call with the same
+// request_id, waiting a little longer each time. An empty request_id means: not to be repeated. A
+// call that failed is not stored; its request_id may be used again.
 //
 // Deadlines. Set one on every call but Subscribe, ten seconds or so. CreateSession and
 // Control.restart start a process and may take some seconds.
