@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 
@@ -41,6 +42,10 @@ class Proxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+        # Aborted transports are closed in the loop's next turns.
+        await asyncio.sleep(0.05)
 
     def calm(self) -> None:
         """From now on a good network; connections that are to end badly end now."""
@@ -52,23 +57,24 @@ class Proxy:
         task = asyncio.create_task(self._carry(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # Also when it is cancelled before it has begun.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fate, life = "well", 1e9
         if self._wild:
             fate = self._random.choices(list(_FATES), list(_FATES.values()))[0]
             life = self._random.expovariate(1 / _LIFE) if fate != "well" else 1e9
-        closing = [writer]
         try:
             host, _, port = self._target().rpartition(":")
             there, back = await asyncio.open_connection(host, int(port))
-            closing.append(back)
-            await self._fate(fate, life, (reader, back), (there, writer))
         except (OSError, ValueError):
-            pass  # there is no daemon just now
+            return  # there is no daemon just now
+        try:
+            with contextlib.suppress(OSError):
+                await self._fate(fate, life, (reader, back), (there, writer))
         finally:
-            for end in closing:
-                end.transport.abort()
+            back.transport.abort()
 
     async def _fate(
         self,
