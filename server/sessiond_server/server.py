@@ -42,6 +42,10 @@ def _options(max_subscribers: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         # A client's calls queue silently behind its streams where this is reached.
         ("grpc.max_concurrent_streams", max_subscribers + 1000),
+        # gRPC cancels new calls at random, without a reason, once 1,000 of them wait for the event loop:
+        # as many as may come at once after a restart must not be cut down to chance.
+        ("grpc.server.max_pending_requests", max_subscribers + 1000),
+        ("grpc.server.max_pending_requests_hard_limit", max_subscribers + 2000),
         ("grpc.max_receive_message_length", 8 * _MIB),
     ]
 
