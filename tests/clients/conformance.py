@@ -21,6 +21,10 @@ from tests.clients.scenario import Scenario, SharedDaemon, run, scenarios
 _MARKS = {True: "ok", False: "FAIL"}
 
 
+def _line(first: str, rest: list[str], width: int) -> str:
+    return " ".join([first.ljust(width), *(text.ljust(10) for text in rest)]).rstrip()
+
+
 @dataclass
 class _Report:
     """All cells so far: scenario name -> language key -> passed."""
@@ -34,13 +38,9 @@ class _Report:
         self.cells.setdefault(scenario, {})[language] = not problems
         self.failures += [f"{language} / {scenario}: {p}" for p in problems]
 
-    def table(self, keys: list[str]) -> str:
-        width = max((len(s) for s in self.cells), default=8)
-        lines = [" ".join(["scenario".ljust(width), *(k.ljust(10) for k in keys)])]
-        for name, row in self.cells.items():
-            marks = (_MARKS[row[k]] if k in row else "-" for k in keys)
-            lines.append(" ".join([name.ljust(width), *(m.ljust(10) for m in marks)]).rstrip())
-        return "\n".join(lines)
+    def row(self, scenario: str, keys: list[str], width: int) -> str:
+        row = self.cells[scenario]
+        return _line(scenario, [_MARKS[row[k]] for k in keys], width)
 
     def totals(self, number: int) -> dict[str, int]:
         marks = [passed for row in self.cells.values() for passed in row.values()]
@@ -74,6 +74,9 @@ def _ready(language: Language, report: _Report) -> bool:
 
 async def _prove(chosen: list[Language], wanted: list[Scenario], report: _Report, verbose: bool) -> None:
     shared = SharedDaemon()
+    keys = [language.key for language in chosen]
+    width = max(len(scenario.name) for scenario in wanted)
+    print(_line("scenario", keys, width), flush=True)
     try:
         for scenario in wanted:
             for language in chosen:
@@ -81,6 +84,7 @@ async def _prove(chosen: list[Language], wanted: list[Scenario], report: _Report
                 report.add(scenario.name, language.key, outcome.complaints)
                 if verbose:
                     print(f"{scenario.name} {language.key}: {json.dumps(outcome.results)}", flush=True)
+            print(report.row(scenario.name, keys, width), flush=True)
     finally:
         await shared.close()
 
@@ -101,8 +105,8 @@ def main() -> int:
     chosen = [x for x in languages() if not options.language or x.key in options.language]
     wanted = [x for x in scenarios() if not options.scenario or x.name in options.scenario]
     built = [x for x in chosen if _ready(x, report)]
-    asyncio.run(_prove(built, wanted, report, options.verbose))
-    print(report.table([x.key for x in built]))
+    if built:
+        asyncio.run(_prove(built, wanted, report, options.verbose))
     for key, missing in report.skipped.items():
         print(f"skipped {key}: its toolchain is missing: {missing}")
     for failure in report.unready + report.failures:

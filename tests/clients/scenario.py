@@ -314,7 +314,7 @@ async def run(scenario: Scenario, language: Language, shared: SharedDaemon) -> O
         try:
             outcome = await _run_once(scenario, language, transport, shared)
         except (OSError, RuntimeError, ValueError, grpc.RpcError) as error:
-            # The program can't be started, the daemon did not come up, a line is no JSON: one cell fails.
+            # The program is not there, the daemon does not come up, a line is no JSON: one cell fails.
             outcome = Outcome([repr(error)])
         if outcome.complaints:
             outcome.complaints = [f"[{transport}] {c}" for c in outcome.complaints]
