@@ -14,6 +14,7 @@ from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
 from tests.support.daemon import Daemon
 from tests.support.session import TIMEOUT, Watched, failing, watched
+from tests.support.waiting import until
 
 NUMBERS = 1200
 KILLS = [signal.SIGKILL, signal.SIGTERM]
@@ -192,6 +193,28 @@ async def test_streams_end_with_a_time_to_come_back_when_the_daemon_drains(daemo
         assert drained.failure.retry.retry_delay.ToMilliseconds() > 0
         assert await stopping == 0
         await daemon.start()
+
+
+async def test_an_agent_that_waited_for_the_daemon_is_no_error() -> None:
+    cap = 1 << 20
+    async with (
+        Daemon(settings={"raw_log_cap": str(cap)}) as daemon,
+        daemon.channel() as channel,
+        watched(channel, str(daemon.workspace)) as session,
+    ):
+        await session.until_state("IDLE")
+        sent = await session.send("!burst @100 10\n!burst @flat 40000")
+        await session.until("assistant_text", after=sent.seq)
+        await daemon.kill()
+        logs = daemon.data_dir / "sessions"
+        await until(lambda: _size(logs) >= cap, "the agent has filled its log")
+        await daemon.start()
+        await session.until("turn_ended", after=sent.seq)
+        assert "error_raised" not in session.kinds()
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 async def test_a_second_daemon_on_one_directory_refuses_to_start(daemon: Daemon) -> None:

@@ -3,7 +3,8 @@
 from sessiond_server.session import calls
 from sessiond_server.session.actor import Session
 from sessiond_server.session.context import Contents, Context, request_id_reused
-from sessiond_server.session.core import Core, Limits
+from sessiond_server.session.core import Core
+from sessiond_server.session.product import Identity, Limits, Product
 from sessiond_server.session.state import Attached, Spec, State, decode_spec, encode
 
 __all__ = [
@@ -11,7 +12,9 @@ __all__ = [
     "Contents",
     "Context",
     "Core",
+    "Identity",
     "Limits",
+    "Product",
     "Session",
     "Spec",
     "State",

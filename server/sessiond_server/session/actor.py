@@ -27,9 +27,10 @@ from sessiond_server.session import state as states
 from sessiond_server.session import view
 from sessiond_server.session.agent import After, Agent
 from sessiond_server.session.context import Context
-from sessiond_server.session.core import Core, Identity, Product
+from sessiond_server.session.core import Core
 from sessiond_server.session.inbox import Answers, Call, Delivered
 from sessiond_server.session.process import Delivery
+from sessiond_server.session.product import Identity, Product
 from sessiond_server.store import Response, SessionRow, Step, StorageFull
 from sessiond_server.tail import Tail
 

@@ -15,9 +15,10 @@ from sessiond.v1 import session_pb2
 from sessiond_drivers.base import ExitStatus
 from sessiond_server.session import process as processes
 from sessiond_server.session.context import Context
-from sessiond_server.session.core import Core, Product
+from sessiond_server.session.core import Core
 from sessiond_server.session.lines import LineBuffer
 from sessiond_server.session.process import Command, Connected, Delivery, Process
+from sessiond_server.session.product import Product
 from sessiond_server.shim import Acked, Exited, Link, Output, OutputClosed, Paused, stderr_tail
 from sessiond_server.store import LINE, SessionRow, Step
 
@@ -137,7 +138,7 @@ class Agent:
             elif isinstance(item, Exited):
                 tail = stderr_tail(self.directory, self.row.run)
                 return [], after + self._exited(core, step, item, tail)
-            elif isinstance(item, Paused):
+            elif isinstance(item, Paused) and item.disk:
                 core.raise_error(reasons.ERROR_REASON_STORAGE_FULL, f"the agent waits: {item.reason}")
             elif isinstance(item, OutputClosed):
                 core.unreachable()

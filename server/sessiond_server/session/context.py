@@ -11,7 +11,7 @@ from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import session_pb2
 from sessiond_drivers.base import Content
 from sessiond_server.errors import DomainError
-from sessiond_server.session.core import Limits
+from sessiond_server.session.product import Limits
 from sessiond_server.store import Store
 
 

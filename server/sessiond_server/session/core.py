@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import structlog
@@ -33,14 +32,14 @@ from sessiond_drivers.base import (
     Refused,
     Retract,
     Settle,
-    StopPlan,
     Taken,
     Write,
 )
 from sessiond_server.errors import reason_name
 from sessiond_server.session import causes, fold, oversize
 from sessiond_server.session import state as states
-from sessiond_server.session.state import Attached, Item, Spec, State, keep_last
+from sessiond_server.session.product import Collected, Identity, Limits, Product
+from sessiond_server.session.state import Attached, Item, State, keep_last
 from sessiond_server.store import CLOSE_STDIN, LINE
 from sessiond_server.store.records import record
 
@@ -51,60 +50,6 @@ _MAX_BECAME = 200
 
 DROPPED = session_service_pb2.UNQUEUE_OUTCOME_DROPPED
 ALREADY_SENT = session_service_pb2.UNQUEUE_OUTCOME_ALREADY_SENT
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What never changes in a session (the transcript id: only together with the transcript)."""
-
-    session_id: str
-    transcript_id: str
-    driver: str
-    spec: Spec
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds the core keeps; bytes, and items."""
-
-    max_event_bytes: int = 1024 * 1024
-    max_queue_length: int = 100
-
-
-@dataclass(slots=True)
-class Product:
-    """What one step made. `state` and `driver_state` are None when unchanged.
-
-    `time` is that of its events, `settled` are unqueue outcomes with the seq to tell, `stop_plan` asks
-    the actor to end the process.
-    """
-
-    time: int
-    first_seq: int
-    records: list[bytes]
-    outbox: list[tuple[int, int, bytes]]
-    blobs: list[tuple[session_pb2.Attachment, bytes]]
-    state: bytes | None
-    driver_state: bytes | None
-    settled: list[tuple[str, session_service_pb2.UnqueueOutcome.ValueType, int]]
-    stop_plan: StopPlan | None
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to commit."""
-        changed = self.state is not None or self.driver_state is not None
-        return not (self.records or self.outbox or changed)
-
-
-@dataclass(slots=True)
-class _Collected:
-    records: list[bytes] = field(default_factory=list)
-    outbox: list[tuple[int, int, bytes]] = field(default_factory=list)
-    blobs: list[tuple[session_pb2.Attachment, bytes]] = field(default_factory=list)
-    settled: list[tuple[str, session_service_pb2.UnqueueOutcome.ValueType, int]] = field(
-        default_factory=list
-    )
-    stop_plan: StopPlan | None = None
 
 
 class Core:
@@ -134,7 +79,7 @@ class Core:
         self._now = (0, 0)
         self.cause = ("", "")
         self._first_seq = head_seq + 1
-        self._made = _Collected()
+        self._made = Collected()
         self._driver_state = driver.snapshot()
 
     # --- steps ---
@@ -143,7 +88,7 @@ class Core:
         """Start a step at `now` (nanoseconds since the epoch)."""
         self._now = divmod(now, _NANOS)
         self._first_seq = self.head_seq + 1
-        self._made = _Collected()
+        self._made = Collected()
 
     def caused_by(self, request_id: str, actor: str) -> None:
         """Name the call that the following events come from; empty strings end that."""

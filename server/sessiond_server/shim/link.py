@@ -43,9 +43,11 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The shim stopped reading the agent's output (disk full, or too much of it is not committed)."""
+    """The shim stopped reading the agent's output: too much of it is not committed, or, with `disk`,
+    it can't be written."""
 
     reason: str
+    disk: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +362,7 @@ class Link:
 
 _NOTICES: dict[str, Callable[[dict[str, Any]], Received]] = {
     "ack": lambda header: Acked(int(header["id"])),
-    "paused": lambda header: Paused(str(header["reason"])),
+    "paused": lambda header: Paused(str(header["reason"]), bool(header.get("disk", True))),
     "resumed": lambda header: Resumed(),
     "eof": lambda header: OutputClosed(),
 }

@@ -11,7 +11,7 @@ running shim has all it needs. Importing this file does nothing: the server's en
 Frames on the unix socket are one JSON header line, then `len` bytes when the header has a `len`; a kind
 that the reader doesn't know is skipped. After `hello` nothing about the output is sent before `attach`.
 
-    shim -> server: hello, out{offset, len}, ack{id}, paused{reason}, resumed, eof, exit{...}, pong
+    shim -> server: hello, out{offset, len}, ack{id}, paused{reason, disk}, resumed, eof, exit{...}, pong
     server -> shim: attach{offset}, input{id, len}, close_stdin{id}, signal{signal}, kill,
                     committed{offset}, collected, ping
 """
@@ -616,7 +616,10 @@ class _Shim:
         changed = bool(reason) != bool(self._paused)
         self._paused = reason
         if changed and self._connection is not None and self._connection.position is not None:
-            self._reply({"kind": "paused", "reason": reason} if reason else {"kind": "resumed"})
+            self._reply(self._pause() if reason else {"kind": "resumed"})
+
+    def _pause(self) -> Header:
+        return {"kind": "paused", "reason": self._paused, "disk": bool(self._trouble)}
 
     def _push(self, now: float) -> None:
         connection = self._connection
@@ -781,7 +784,7 @@ class _Shim:
             raise ValueError("no such offset")
         connection.position = offset
         if self._paused:
-            connection.queue({"kind": "paused", "reason": self._paused})
+            connection.queue(self._pause())
 
     def _commit(self, offset: int) -> None:
         if offset > self._log.size:

@@ -8,7 +8,7 @@ from itertools import count
 from unittest.mock import patch
 
 from sessiond_server.main import main as serve
-from sessiond_server.session.core import Core, Product
+from sessiond_server.session import Core, Product
 from sessiond_server.store import Step, Store
 from tests.support.daemon import Daemon
 

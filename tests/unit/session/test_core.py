@@ -14,8 +14,18 @@ from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
 from sessiond_drivers.base import Effect, Emit, ExitStatus, Refused, Write
 from sessiond_server.errors import DomainError
-from sessiond_server.session import Attached, Core, Limits, Spec, State, calls, encode, view
-from sessiond_server.session.core import Identity, Product
+from sessiond_server.session import (
+    Attached,
+    Core,
+    Identity,
+    Limits,
+    Product,
+    Spec,
+    State,
+    calls,
+    encode,
+    view,
+)
 from sessiond_server.session.state import decode_state
 from tests.unit.session.scripted import ScriptedDriver
 

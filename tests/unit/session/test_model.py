@@ -17,8 +17,7 @@ from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
 from sessiond_drivers.base import ExitStatus
 from sessiond_server.errors import DomainError
-from sessiond_server.session import Core, Limits, Spec, State, calls, encode
-from sessiond_server.session.core import Identity, Product
+from sessiond_server.session import Core, Identity, Limits, Product, Spec, State, calls, encode
 from sessiond_server.session.state import decode_state
 from tests.unit.session.scripted import ScriptedDriver
 
@@ -76,10 +75,18 @@ class SessionMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.time += 1
         self.core.begin(self.time)
+        self.stopping = self.core.state.stopping
+        self.asked_before = len(self.driver.asked)
 
     def commit(self) -> Product:
         product = self.core.finish()
         assert product.first_seq == self.head_seq + 1
+        asked = [what for what, *_ in self.driver.asked[self.asked_before :]]
+        if self.stopping:
+            assert not {"message", "compact", "clear"} & set(asked), "handed over while it stops"
+        if self.core.alive:
+            written = [data for _, _, data in product.outbox]
+            assert written.count(b"message\n") == asked.count("message")
         for input_id, _, _ in product.outbox:
             assert input_id > self.input_id
             self.input_id = input_id
@@ -181,7 +188,9 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def unqueue(self, data: st.DataObject) -> None:
-        message_id = data.draw(st.sampled_from([*sorted(self.texts), "never"]))
+        # Rather those that the agent has to give back: there is more to go wrong.
+        known = [*sorted(self.texts), "never", *self.driver.unread * 3]
+        message_id = data.draw(st.sampled_from(known))
         handed = message_id in self.driver.unread
         was_waiting = message_id in self.waiting
         self.begin()
@@ -326,6 +335,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.commit()
         assert not self.turn_id
         assert self.core.state.state == session_pb2.SESSION_STATE_EXITED
+        assert not self.taking_back, "who asked for a message back waits for an agent that is gone"
 
     @precondition(lambda self: not self.alive)
     @rule()

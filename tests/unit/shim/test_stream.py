@@ -183,6 +183,7 @@ async def test_the_agent_waits_when_too_much_is_not_committed(home: Home) -> Non
     stream = await home.session(_numbered(count), log_cap=cap)
     paused = await stream.notice(Paused)
     assert str(cap) in paused.reason
+    assert not paused.disk
     size = raw_size(home.directory, 1)
     assert cap <= size <= cap + (1 << 20)
     again = await home.connect()
@@ -211,6 +212,7 @@ async def test_a_log_that_cannot_be_written_pauses_the_agent_and_loses_nothing(h
     stream.link.send_input(1, b"go\n")
     paused = await stream.notice(Paused)
     assert "can't be written" in paused.reason
+    assert paused.disk
     await stream.upto(soft)
     assert raw_size(home.directory, 1) == soft
     resource.prlimit(shim, resource.RLIMIT_FSIZE, (hard, hard))
