@@ -333,6 +333,14 @@ def test_errors_name_the_session_and_the_turn(room: Room) -> None:
     assert exited.value.metadata == {"session_id": "s"}
 
 
+def test_a_restart_is_carried_out_once(room: Room) -> None:
+    room.core.state.restarting = room.core.state.stopping = True
+    room.exit()
+    room.step(lambda core: core.launch(resume=True))
+    assert not room.core.state.restarting
+    assert not room.core.state.stopping
+
+
 # --- how much is kept ---
 
 

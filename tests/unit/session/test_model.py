@@ -52,6 +52,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.revisions: dict[str, int] = {}
         self.commands: dict[str, str] = {}
         self.turn_id = ""
+        self.state = session_pb2.SESSION_STATE_UNKNOWN
         self.restore()
         self.start()
 
@@ -87,6 +88,7 @@ class SessionMachine(RuleBasedStateMachine):
         if self.core.alive:
             written = [data for _, _, data in product.outbox]
             assert written.count(b"message\n") == asked.count("message")
+            self.in_order({words[1] for words in self.driver.asked[self.asked_before :] if words[1:]})
         for input_id, _, _ in product.outbox:
             assert input_id > self.input_id
             self.input_id = input_id
@@ -140,12 +142,22 @@ class SessionMachine(RuleBasedStateMachine):
             assert self.commands.get(command_id, "new") in ("new", "command_queued")
             self.commands[command_id] = kind
             assert kind != "command_sent" or not self.turn_id, "a command within a turn"
+        elif kind == "state_changed":
+            assert event.state_changed.state != self.state, "no other state than before"
+            self.state = event.state_changed.state
         elif kind == "turn_started":
             assert not self.turn_id
             self.turn_id = event.turn_started.turn_id
         elif kind == "turn_ended":
             assert self.turn_id == event.turn_ended.turn_id
             self.turn_id = ""
+
+    def in_order(self, handed: set[str]) -> None:
+        """Only what steers a turn overtakes what waits before it."""
+        queue = self.core.state.queue
+        for index, item in enumerate(queue):
+            if item.item_id in handed and item.delivery != session_pb2.DELIVERY_STEER:
+                assert all(earlier.handed for earlier in queue[:index]), "out of order"
 
     def revise(self, message_id: str, revision: int) -> None:
         self.revisions[message_id] += 1
@@ -183,6 +195,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert not self.alive or len(self.core.state.queue) >= _QUEUE
             self.refused(error)
             return
+        assert self.alive
         self.commit()
         assert self.events[sent.seq - 1].message_queued.message_id == message_id
 
