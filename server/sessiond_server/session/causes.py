@@ -81,6 +81,6 @@ def _failed(state: State, reason: str) -> str:
     if reason == "COMMAND_FAILED":
         waiting = next((kind for kind in _CONFIRMATIONS.values() if kind in state.awaited), "")
         return state.awaited.pop(waiting, "")
-    if reason in ("LAUNCH_FAILED", "RESUME_FAILED"):
-        return state.awaited.get("process_started", "")
+    if reason == "LAUNCH_FAILED":
+        return state.awaited.pop("process_started", "")
     return ""

@@ -214,6 +214,15 @@ def test_a_message_that_cannot_be_handed_over_names_its_request(room: Room) -> N
     assert room.last("message_dropped").request_id == "r1"
 
 
+def test_a_start_that_failed_leaves_no_request_to_the_next_one(room: Room) -> None:
+    room.exit()
+    room.step(lambda core: core.expect("process_started"), cause=("r1", "someone"))
+    room.step(lambda core: core.raise_error(reasons.ERROR_REASON_LAUNCH_FAILED, "no"))
+    assert room.last("error_raised").request_id == "r1"
+    room.step(lambda core: core.launch(resume=True), lambda core: core.started(2, 1))
+    assert room.last("process_started").request_id == ""
+
+
 # --- what became of it ---
 
 
