@@ -178,10 +178,12 @@ async def test_the_daemon_is_killed_under_it(
 ) -> None:
     await webhook.deliver("d-1", "!sleep 1\nhere still")
     await daemon.kill()
-    # It arrives while nobody is there, and waits.
+    # It arrives while nobody is there, and waits; when that takes too long it is told to come again.
     delivery = asyncio.create_task(webhook.deliver("d-2", "and this"))
     await daemon.start()
     status, _ = await delivery
+    if status == 503:
+        status, _ = await webhook.deliver("d-2", "and this")
     assert status == 202
     assert (await callback.answer_to("d-1"))["text"] == "here still"
     assert (await callback.answer_to("d-2"))["text"].split() == ["and", "this"]
