@@ -244,8 +244,8 @@ class Session:
         self._wake.set()
         return future
 
-    async def _deliver(self, delivery: Delivery) -> None:
-        delivered = Delivered(delivery, asyncio.get_running_loop().create_future())
+    async def _deliver(self, run: int, delivery: Delivery) -> None:
+        delivered = Delivered(run, delivery, asyncio.get_running_loop().create_future())
         self._delivered.append(delivered)
         self._wake.set()
         await delivered.taken
@@ -271,7 +271,7 @@ class Session:
         committed = False
         try:
             answered = self._take_calls(core, step, calls)
-            if delivered is not None:
+            if delivered is not None and delivered.run == self.row.run:
                 rest, after = self._agent.take(core, step, delivered.delivery)
             after += self._agent.pending_start(core, step)
             product = core.finish()

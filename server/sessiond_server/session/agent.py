@@ -6,6 +6,7 @@ Everything here happens within a step (methods that take the core) or right afte
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Agent:
         self,
         row: SessionRow,
         context: Context,
-        deliver: Callable[[Delivery], Coroutine[Any, Any, None]],
+        deliver: Callable[[int, Delivery], Coroutine[Any, Any, None]],
         post: Callable[[Callable[[Core], None]], object],
     ) -> None:
         self.row = row
@@ -110,7 +111,7 @@ class Agent:
             self.directory,
             self.row.run,
             position=lambda: self._buffer.received,
-            deliver=self._deliver,
+            deliver=functools.partial(self._deliver, self.row.run),
             log_cap=self._context.log_cap,
             marker=self.marker,
         )

@@ -44,8 +44,9 @@ class Call:
 
 @dataclass(slots=True)
 class Delivered:
-    """What the process said; `taken` ends when a step has used it up and is committed."""
+    """What the process of a run said; `taken` ends when a step has used it up and is committed."""
 
+    run: int
     delivery: Delivery
     taken: asyncio.Future[None] = field(repr=False)
 

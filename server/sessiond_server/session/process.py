@@ -225,9 +225,9 @@ class Process:
         try:
             while True:
                 received = await self._receive(link)
-                last = received[-1]
                 await self._deliver(received)
-                if isinstance(last, Exited):
+                # Not always the last: an answer to what was just sent may come behind it.
+                if any(isinstance(item, Exited) for item in received):
                     return True
         except shim.LinkLost:
             return False
