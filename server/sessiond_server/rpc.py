@@ -153,9 +153,10 @@ class Gate(grpc.aio.ServerInterceptor):
         except StorageFull:
             status = to_status(_storage_full())
         except grpc.aio.InternalError:
-            # Written to a client that has gone, perhaps just now: gRPC deals with its own exception.
+            # Written to a client that has gone, perhaps just now. gRPC would log its own exception as a
+            # failure of the servicer; this is what it means.
             self._log(method, "CANCELLED", started)
-            raise
+            raise asyncio.CancelledError from None
         except Exception:
             if context.cancelled() or context.done():
                 self._log(method, "CANCELLED", started)

@@ -106,7 +106,7 @@ class Process:
         Nothing is started before `after`, the end of the run before this one.
         """
         name = f"process-{session_id}-{self.run}"
-        self._task = asyncio.create_task(self._supervise(command, session_id, after), name=name)
+        self._task = asyncio.create_task(self._keep_on(command, session_id, after), name=name)
 
     async def detach(self) -> None:
         """Let go of the process; it lives on."""
@@ -129,7 +129,9 @@ class Process:
             self.link.collected()
             await self._drop_link()
         if await shim.wait_gone(self.directory, _FINISH_TIMEOUT):
-            shim.discard(self.directory, self.run)
+            # In this very moment a start that a dead daemon had begun may get there; it is dealt with.
+            with contextlib.suppress(ValueError):
+                shim.discard(self.directory, self.run)
         if kill:
             # Also what former runs left, which this shim knows nothing of.
             await shim.kill_leftovers(self._marker)
@@ -138,6 +140,20 @@ class Process:
         link, self.link = self.link, None
         if link is not None:
             await link.close()
+
+    async def _keep_on(
+        self, command: Command | None, session_id: str, after: asyncio.Task[None] | None
+    ) -> None:
+        """Supervise; what nobody thought of is told, and tried again: no session is left without."""
+        while True:
+            try:
+                return await self._supervise(command, session_id, after)
+            except Exception:
+                _logger.exception("supervision_failed", session_id=session_id)
+            command, after = None, None
+            await self._drop_link()
+            await self._deliver(Unreachable())
+            await asyncio.sleep(_MAX_BACKOFF)
 
     async def _supervise(
         self, command: Command | None, session_id: str, after: asyncio.Task[None] | None
@@ -190,11 +206,15 @@ class Process:
             log_cap=self._log_cap,
             marker=self._marker,
         )
-        try:
+        # Neither when it is gone by now, nor when it is frozen.
+        with contextlib.suppress(shim.ShimGone, shim.ShimUnreachable):
             former.link = await Link.connect(former.directory, former.run)
-        except (shim.ShimGone, shim.ShimUnreachable):
-            return  # gone by now, or the launch will say that it is there
-        await former.finish(kill=True)
+        if former.link is not None and former.link.hello.exited:
+            await former.finish(kill=True)
+        else:
+            # Nobody ever heard of its agent: it was started by a daemon that did not live to see it.
+            await former.detach()
+            await shim.kill_runs(self.directory)
 
     async def _launch(self, command: Command) -> bool:
         try:
