@@ -1,0 +1,140 @@
+"""What a start makes of what the last one left: crash, reboot, power cut, copy; and clocks that jump."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sessiond.v1 import session_pb2
+from sessiond.v1 import session_service_pb2 as api
+from sessiond_server.session import Session, calls
+from sessiond_server.store import COPIED
+from tests.support.daemon import wait_until_gone
+from tests.support.waiting import until
+from tests.unit.session.house import House, events
+from tests.unit.session.house import until as until_event
+
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with House() as opened:
+        yield opened
+
+
+async def _session(house: House) -> str:
+    request = api.CreateSessionRequest(driver="echo", workspace=str(house.workspace))
+    created = await house.roster.create(request)
+    await _is(house, created.session.session_id, session_pb2.SESSION_STATE_IDLE)
+    return created.session.session_id
+
+
+async def _is(house: House, session_id: str, state: session_pb2.SessionState.ValueType) -> None:
+    def reached() -> bool:
+        return house.roster.get(session_id).summary().state == state
+
+    await until(reached, f"the session is {session_pb2.SessionState.Name(state)}", 20.0)
+
+
+def _transcript(house: House, session_id: str) -> str:
+    return house.roster.get(session_id).summary().transcript_id
+
+
+def _set_meta(house: House, key: str, value: str) -> None:
+    connection = sqlite3.connect(house.config.data_dir / "sessiond.db")
+    with connection:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    connection.close()
+
+
+async def test_a_crash_alone_changes_nothing(house: House) -> None:
+    session_id = await _session(house)
+    before = _transcript(house, session_id)
+    await house.crash()
+    await house.open()
+    assert _transcript(house, session_id) == before
+    await _is(house, session_id, session_pb2.SESSION_STATE_IDLE)
+
+
+async def test_after_a_reboot_that_was_no_shutdown_transcripts_are_new_and_sessions_resumable(
+    house: House,
+) -> None:
+    session_id = await _session(house)
+    before = _transcript(house, session_id)
+    await house.crash()
+    await wait_until_gone(house.config.data_dir)
+    await house.open("another boot")
+    after = _transcript(house, session_id)
+    assert after != before
+    await _is(house, session_id, session_pb2.SESSION_STATE_EXITED)
+    session = house.roster.get(session_id)
+    await session.call(api.ControlRequest(), session.restart, api.ControlResponse)
+    await _is(house, session_id, session_pb2.SESSION_STATE_IDLE)
+    # Once for each cut: what was said since is as safe as before.
+    await house.crash()
+    await house.open("another boot")
+    assert _transcript(house, session_id) == after
+
+
+@pytest.mark.parametrize("how", ["shutdown", "everything synced"])
+async def test_a_reboot_that_lost_nothing_keeps_the_transcripts(house: House, how: str) -> None:
+    session_id = await _session(house)
+    before = _transcript(house, session_id)
+    if how == "shutdown":
+        await house.close()
+    else:
+        await house.crash()
+        _set_meta(house, "full_sync", "1")
+    await wait_until_gone(house.config.data_dir)
+    await house.open("another boot")
+    assert _transcript(house, session_id) == before
+
+
+async def test_a_copy_has_transcripts_of_its_own(house: House) -> None:
+    session_id = await _session(house)
+    before = _transcript(house, session_id)
+    await house.close()
+    _set_meta(house, COPIED, "1")
+    await house.open()
+    after = _transcript(house, session_id)
+    assert after != before
+    await house.close()
+    await house.open()
+    assert _transcript(house, session_id) == after
+
+
+async def test_what_is_synced_is_synced_within_its_commit(house: House) -> None:
+    said: list[str] = []
+    house.store._writing.set_trace_callback(said.append)
+    # The start says so that this run has not ended well, before anything that may be lost.
+    await house.store.set_meta({"x": "1"}, sync=True)
+    await house.store.set_meta({"x": "2"})
+    house.store._writing.set_trace_callback(None)
+    settings = [text for text in said if "synchronous" in text or text == "COMMIT"]
+    normal = "PRAGMA synchronous = NORMAL"
+    assert settings == ["PRAGMA synchronous = FULL", "COMMIT", normal, "COMMIT"]
+    assert house.store.get_meta("clean") == "0"
+
+
+async def _tick(session: Session, jump: int) -> None:
+    request = api.SendRequest(text=f"tick {jump}")
+    sent = await session.call(
+        request, lambda core: calls.send(core, request, str(jump), (), "me"), api.SendResponse
+    )
+    await until_event(session, "turn_ended", after=sent.seq)
+
+
+async def test_a_clock_that_jumps_changes_times_and_nothing_else(house: House) -> None:
+    session = house.roster.get(await _session(house))
+    for jump in (-1000 * HOUR, 0, 500 * HOUR, -HOUR):
+        house.time = jump
+        await _tick(session, jump)
+    said = events(session)
+    assert [event.seq for event in said] == list(range(1, len(said) + 1))
+    texts = [event.user_message.text for event in said if event.HasField("user_message")]
+    assert texts == [f"tick {jump}" for jump in (-1000 * HOUR, 0, 500 * HOUR, -HOUR)]
+    times = [event.create_time.ToNanoseconds() for event in said]
+    assert times != sorted(times)
