@@ -86,7 +86,10 @@ async def _prove(chosen: list[Language], wanted: list[Scenario], report: _Report
                     print(f"{scenario.name} {language.key}: {json.dumps(outcome.results)}", flush=True)
             print(report.row(scenario.name, keys, width), flush=True)
     finally:
-        await shared.close()
+        try:
+            await shared.close()
+        except TimeoutError:
+            report.unready.append("the daemon's processes did not end")
 
 
 def _options() -> argparse.Namespace:

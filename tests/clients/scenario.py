@@ -146,6 +146,10 @@ class _Stage:
             await self.scripted.stop()
         if self._own is not None:
             await self._own.close()
+        elif self.daemon is not None:
+            # An agent less for the scenarios that follow.
+            with contextlib.suppress(grpc.RpcError):
+                await act(self.daemon, {"do": "delete", "session": self._session})
 
     def places(self) -> dict[str, str]:
         """Return what the `${...}` of the scenario stand for."""
