@@ -1,8 +1,9 @@
 """One stalled and 200 live readers while an agent writes flat out.
 
 `python -m tests.bench.readers [--live N] [--lines N]`. The agent's own time for its burst, with readers
-and without any, tells whether a reader slows it down; the daemon's memory tells whether one costs more
-than its place. The readers are other processes on the same machine, so they take processor time.
+and without any, tells whether a reader slows it down. The daemon's memory tells whether one costs more
+than its place: `rss_growth_mb` is what is left when all have the burst, `rss_peak_mb` what batches on
+their way take meanwhile. The readers are other processes of the same machine and take processor time.
 """
 
 from __future__ import annotations
@@ -57,9 +58,14 @@ async def _round(daemon: Daemon, session: Watched, live: int, lines: int) -> dic
     alone = await _burst(session, lines)
     process = await _live(daemon, session, live)
     before, started = rss_mb(daemon.pid), time.perf_counter()
+    peak = before
     together = await _burst(session, lines)
+    reading = asyncio.create_task(process.communicate())
     async with asyncio.timeout(_TIMEOUT):
-        output, _ = await process.communicate()
+        while not reading.done():
+            peak = max(peak, rss_mb(daemon.pid))
+            await asyncio.wait((reading,), timeout=0.05)
+        output, _ = await reading
     seconds = time.perf_counter() - started
     seen: dict[str, Any] = json.loads(output)
     assert seen["events"] >= live * lines
@@ -67,6 +73,7 @@ async def _round(daemon: Daemon, session: Watched, live: int, lines: int) -> dic
         "delivered_per_s": seen["events"] / seconds,
         "agent_slowdown": together / alone,
         "rss_growth_mb": rss_mb(daemon.pid) - before,
+        "rss_peak_mb": peak - before,
     }
     print(f"agent alone {alone:.2f} s, with readers {together:.2f} s; all delivered in {seconds:.1f} s")
     return figures
@@ -94,13 +101,14 @@ async def measure(live: int, lines: int, rounds: int) -> dict[str, float]:
         "delivered_per_s": round(statistics.median(r["delivered_per_s"] for r in results)),
         "agent_slowdown": statistics.median(r["agent_slowdown"] for r in results),
         "rss_growth_mb": max(r["rss_growth_mb"] for r in results),
+        "rss_peak_mb": max(r["rss_peak_mb"] for r in results),
     }
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--live", type=int, default=200)
-    parser.add_argument("--lines", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lines", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     finish(asyncio.run(measure(options.live, options.lines, options.rounds)))
