@@ -87,8 +87,10 @@ class SessionMachine(RuleBasedStateMachine):
             assert not {"message", "compact", "clear"} & set(asked), "handed over while it stops"
         if self.core.alive:
             written = [data for _, _, data in product.outbox]
-            assert written.count(b"message\n") == asked.count("message")
-            self.in_order({words[1] for words in self.driver.asked[self.asked_before :] if words[1:]})
+            for verb in ("message", "unqueue", "answer", "interrupt"):
+                assert written.count(f"{verb}\n".encode()) == asked.count(verb)
+            asked_now = self.driver.asked[self.asked_before :]
+            self.in_order({words[1] for words in asked_now if words[0] == "message"})
         for input_id, _, _ in product.outbox:
             assert input_id > self.input_id
             self.input_id = input_id
@@ -257,6 +259,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert {one, before} & set(self.driver.unread)
             self.refused(error)
             return
+        assert not {one, before} & set(self.driver.unread)
         self.commit()
         order = [item.item_id for item in self.core.state.queue]
         assert order.index(one) + 1 == order.index(before)
@@ -289,7 +292,9 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.core.state.questions)
     @rule(data=st.data(), label=st.sampled_from(["yes", "no", "maybe"]))
     def answer(self, data: st.DataObject, label: str) -> None:
-        question_id = data.draw(st.sampled_from(sorted(self.core.state.questions)))
+        questions = self.core.state.questions
+        still_open = [question_id for question_id in sorted(questions) if questions[question_id].open]
+        question_id = data.draw(st.sampled_from([*sorted(questions), *still_open * 3]))
         before = self.answers.get(question_id)
         withdrawn = self.core.state.questions[question_id].withdrawn
         request = api.AnswerRequest(question_id=question_id, answers=[label])
@@ -417,4 +422,4 @@ def _resolves(event: ev.Event, message_id: str) -> bool:
 
 
 TestSession = SessionMachine.TestCase
-TestSession.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestSession.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
