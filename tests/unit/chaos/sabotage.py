@@ -12,22 +12,21 @@ from sessiond_server.session import Core, Product
 from sessiond_server.store import Step, Store
 from tests.support.daemon import Daemon
 
-_EVERY = 400
-
 
 def drop() -> None:
-    """One event of a step is not stored, as if it had been."""
-    _on_product(lambda product: product.records.pop(1))
+    """The last event of a step is not stored, as if it had been."""
+    _on_product(lambda product: product.records.pop(), events=1, every=30)
 
 
 def double() -> None:
-    """One event of a step is stored twice."""
-    _on_product(lambda product: product.records.insert(1, product.records[1]))
+    """The last event of a step is stored twice."""
+    _on_product(lambda product: product.records.append(product.records[-1]), events=1, every=30)
 
 
 def swap() -> None:
     """Two events of a step change places."""
-    _on_product(lambda product: product.records.insert(0, product.records.pop(1)))
+    # On an idle machine a streamed event has a step of its own; a turn begins with several in one.
+    _on_product(lambda product: product.records.insert(0, product.records.pop(1)), events=2, every=2)
 
 
 def forget() -> None:
@@ -55,12 +54,13 @@ def repeat() -> None:
     patch.object(Core, "write", repetitive).start()
 
 
-def _on_product(spoil: Callable[[Product], object]) -> None:
-    finish, events = Core.finish, count(1)
+def _on_product(spoil: Callable[[Product], object], *, events: int, every: int) -> None:
+    """Spoil each `every`th of the steps that have at least so many events."""
+    finish, steps = Core.finish, count(1)
 
     def spoiling(core: Core) -> Product:
         product = finish(core)
-        if len(product.records) > 2 and any(next(events) % _EVERY == 0 for _ in product.records):
+        if len(product.records) >= events and next(steps) % every == 0:
             spoil(product)
         return product
 
