@@ -95,8 +95,9 @@ type SessionServiceClient interface {
 	//
 	// Errors: INVALID_FIELD (another path in update_mask, a title or label that is too long).
 	UpdateSession(ctx context.Context, in *UpdateSessionRequest, opts ...grpc.CallOption) (*UpdateSessionResponse, error)
-	// Ends the process and deletes the session, its transcript and its attachments, for good. Every
-	// Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
+	// Ends the process and deletes the session, its transcript and its attachments, for good; the bytes
+	// of attachments that no other session has leave the disk within two hours. Every Subscribe of it
+	// ends with OK, and that is the confirmation: there is no event. A client that
 	// gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
 	DeleteSession(ctx context.Context, in *DeleteSessionRequest, opts ...grpc.CallOption) (*DeleteSessionResponse, error)
 	// History and live in one stream: every event with a seq greater than after_seq, in order, and
@@ -362,8 +363,9 @@ type SessionServiceServer interface {
 	//
 	// Errors: INVALID_FIELD (another path in update_mask, a title or label that is too long).
 	UpdateSession(context.Context, *UpdateSessionRequest) (*UpdateSessionResponse, error)
-	// Ends the process and deletes the session, its transcript and its attachments, for good. Every
-	// Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
+	// Ends the process and deletes the session, its transcript and its attachments, for good; the bytes
+	// of attachments that no other session has leave the disk within two hours. Every Subscribe of it
+	// ends with OK, and that is the confirmation: there is no event. A client that
 	// gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
 	DeleteSession(context.Context, *DeleteSessionRequest) (*DeleteSessionResponse, error)
 	// History and live in one stream: every event with a seq greater than after_seq, in order, and

@@ -91,8 +91,9 @@ class SessionServiceStub:
     Errors: INVALID_FIELD (another path in update_mask, a title or label that is too long).
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _session_service_pb2.DeleteSessionResponse]
-    """Ends the process and deletes the session, its transcript and its attachments, for good. Every
-    Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
+    """Ends the process and deletes the session, its transcript and its attachments, for good; the bytes
+    of attachments that no other session has leave the disk within two hours. Every Subscribe of it
+    ends with OK, and that is the confirmation: there is no event. A client that
     gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
     """
     Subscribe: _grpc.UnaryStreamMultiCallable[_session_service_pb2.SubscribeRequest, _session_service_pb2.SubscribeResponse]
@@ -221,8 +222,9 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Errors: INVALID_FIELD (another path in update_mask, a title or label that is too long).
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _session_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Ends the process and deletes the session, its transcript and its attachments, for good. Every
-    Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
+    """Ends the process and deletes the session, its transcript and its attachments, for good; the bytes
+    of attachments that no other session has leave the disk within two hours. Every Subscribe of it
+    ends with OK, and that is the confirmation: there is no event. A client that
     gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
     """
     Subscribe: _aio.UnaryStreamMultiCallable[_session_service_pb2.SubscribeRequest, _session_service_pb2.SubscribeResponse]  # type: ignore[assignment]
@@ -378,8 +380,9 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.DeleteSessionResponse, _abc.Awaitable[_session_service_pb2.DeleteSessionResponse]]:
-        """Ends the process and deletes the session, its transcript and its attachments, for good. Every
-        Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
+        """Ends the process and deletes the session, its transcript and its attachments, for good; the bytes
+        of attachments that no other session has leave the disk within two hours. Every Subscribe of it
+        ends with OK, and that is the confirmation: there is no event. A client that
         gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
         """
 

@@ -71,8 +71,9 @@ module Sessiond
         #
         # Errors: INVALID_FIELD (another path in update_mask, a title or label that is too long).
         rpc :UpdateSession, ::Sessiond::V1::UpdateSessionRequest, ::Sessiond::V1::UpdateSessionResponse
-        # Ends the process and deletes the session, its transcript and its attachments, for good. Every
-        # Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
+        # Ends the process and deletes the session, its transcript and its attachments, for good; the bytes
+        # of attachments that no other session has leave the disk within two hours. Every Subscribe of it
+        # ends with OK, and that is the confirmation: there is no event. A client that
         # gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
         rpc :DeleteSession, ::Sessiond::V1::DeleteSessionRequest, ::Sessiond::V1::DeleteSessionResponse
         # History and live in one stream: every event with a seq greater than after_seq, in order, and

@@ -1357,8 +1357,9 @@ export declare const SessionService: GenService<{
     output: typeof UpdateSessionResponseSchema;
   },
   /**
-   * Ends the process and deletes the session, its transcript and its attachments, for good. Every
-   * Subscribe of it ends with OK, and that is the confirmation: there is no event. A client that
+   * Ends the process and deletes the session, its transcript and its attachments, for good; the bytes
+   * of attachments that no other session has leave the disk within two hours. Every Subscribe of it
+   * ends with OK, and that is the confirmation: there is no event. A client that
    * gets SESSION_NOT_FOUND for a call repeated without a request_id takes it as done.
    *
    * @generated from rpc sessiond.v1.SessionService.DeleteSession
