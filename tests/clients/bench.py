@@ -1,6 +1,6 @@
 """How fast each client reads 100,000 stored events.
 
-Usage: python -m tests.clients.bench [--events N] [--rounds N]
+Usage: python -m tests.clients.bench [--events N] [--rounds N] [--language NAME]...
 
 One daemon, one transcript, one session of short texts; the clients take turns, so that all of them meet
 the same machine. Each program reads seq, kind and text of every event and hashes the text. Prints a
@@ -69,9 +69,12 @@ def main() -> int:
     )
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--language", action="append", choices=[x.key for x in languages()])
     options = parser.parse_args()
     chosen = []
     for language in languages():
+        if options.language and language.key not in options.language:
+            continue
         if missing := language.missing():
             print(f"skipped {language.name}: its toolchain is missing: {missing}", file=sys.stderr)
             continue
