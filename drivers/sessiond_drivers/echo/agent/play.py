@@ -88,8 +88,8 @@ class Player:
             if act is None:
                 raise ValueError("no such directive")
             yield from act(step)
-        except ValueError as error:
-            self.agent.say("notice", level="warning", text=f"!{step.name} {step.rest}: {error}")
+        except (ValueError, OSError, MemoryError) as error:
+            self.agent.say("notice", level="warning", text=f"!{step.name} {step.rest}: {error!s:.200}")
 
     def stream(self, kind: str, deltas: list[str], rate: float, **first: Any) -> Iterator[Wait]:
         """Stream deltas as one block; `first` are fields of the first line only."""
