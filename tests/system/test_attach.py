@@ -176,8 +176,8 @@ async def test_an_answer_is_asked_for_and_so_is_one_while_waiting(daemon: Daemon
 async def test_tail_shows_running_text_at_once(daemon: Daemon, session: str) -> None:
     def act(terminal: Terminal) -> None:
         terminal.wait_for("state      idle")
-        asyncio.run_coroutine_threadsafe(send("!text @20 " + "word " * 200), loop).result(60)
-        terminal.wait_for("text       word word word")
+        asyncio.run_coroutine_threadsafe(send("!burst @20 2000"), loop).result(60)
+        terminal.wait_for("text       #1 #2 #3")
         assert "turn end" not in terminal.text
         terminal.press("c")
         assert terminal.wait_for_exit() == 130
