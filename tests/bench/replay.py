@@ -49,7 +49,8 @@ async def _fill(database: Path, workspace: Path, count: int) -> bytes:
     for seq in range(1, count + 1):
         event.seq = seq
         parts.append(record(event.SerializeToString()))
-        pending.append(store.commit(Step(key, seq, [parts[-1]])))
+        # A session that never had a run is what a failed creation leaves, and is removed.
+        pending.append(store.commit(Step(key, seq, [parts[-1]], run=1)))
         if len(pending) == 1000:
             await asyncio.gather(*pending)
             pending.clear()
