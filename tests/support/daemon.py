@@ -186,7 +186,7 @@ class Daemon:
         await self.close()
 
 
-async def wait_until_gone(data_dir: Path, timeout: float = 10.0) -> None:
+async def wait_until_gone(data_dir: Path, timeout: float = 60.0) -> None:
     """Kill the shims below `data_dir` with all that came from them, and wait until they are gone."""
     async with asyncio.timeout(timeout):
         for directory in (data_dir / "sessions").glob("*"):
