@@ -171,7 +171,10 @@ def inputs(
 def _contents(
     session_id: str, log: Sequence[dict[str, object]], events: Sequence[ev.Event]
 ) -> Iterator[Violation]:
-    """Check that what was read is what was last said of it."""
+    """Check that what was read is what was last said of it.
+
+    A message that an agent read while it died waits again, and may be edited before it is read again.
+    """
     texts: dict[str, str] = {}
     for event in events:
         for body in (event.message_queued, event.message_edited, event.user_message):
@@ -181,9 +184,10 @@ def _contents(
                     yield Violation("inputs by content", "lost", session_id, text)
             elif body.message_id:
                 texts[body.message_id] = body.text
-    for entry in log:
-        if texts.get(str(entry["id"])) != entry["text"]:
-            text = f"{entry['id']} was read with another text"
+    read = {str(entry["id"]): entry["text"] for entry in log}
+    for message_id, said in read.items():
+        if texts.get(message_id) != said:
+            text = f"{message_id} was read with another text"
             yield Violation("inputs by content", "lost", session_id, text)
 
 
