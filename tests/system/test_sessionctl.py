@@ -17,7 +17,7 @@ from tests.support.daemon import Daemon
 from tests.support.waiting import until
 
 SESSIONCTL = str(Path(sys.executable).with_name("sessionctl"))
-_SECONDS = 90
+_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
