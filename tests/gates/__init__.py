@@ -27,5 +27,6 @@ GATES: tuple[Gate, ...] = (
     Gate("client-checks", "each client passes the checks of its own language", clients.checks),
     Gate("clients", "clients of every language behave the same", clients.conformance),
     Gate("chaos", "killing the daemon loses, doubles and reorders nothing", show.chaos),
+    Gate("fuzz", "no bytes break a driver or either end of the shim's socket", show.fuzz),
     Gate("benchmarks", "the benchmarks run and hold their floors", show.benchmarks),
 )

@@ -6,12 +6,13 @@ CI machine may be busy: they catch what broke, not what got a little slower.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-from tests.gates.base import ROOT, Failed
+from tests.gates.base import CI, ROOT, Failed, Skipped
 
 
 def _figures(*arguments: str, timeout: float = 600) -> Mapping[str, float]:
@@ -52,6 +53,14 @@ def chaos() -> None:
     figures = _figures("tests.chaos.kill_server", "--kills", "5", "--seed", "1")
     clean = dict.fromkeys(("lost", "doubled", "reordered", "inputs_lost", "inputs_doubled"), _zero)
     _hold("kill_server", figures, kills=_at_least(5), events=_at_least(1), **clean)
+
+
+def fuzz() -> None:
+    """Bytes that are made to reach as much as they can of the drivers and of the shim's socket."""
+    if not CI and importlib.util.find_spec("atheris") is None:
+        raise Skipped("atheris has no wheel for this machine")
+    figures = _figures("tests.fuzz.run", "--seconds", "15")
+    _hold("fuzz", figures, targets=_at_least(4), inputs=_at_least(1000), failed=_zero)
 
 
 def benchmarks() -> None:

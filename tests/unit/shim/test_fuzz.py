@@ -113,6 +113,4 @@ async def _received(parts: Sequence[bytes]) -> None:
 @settings(max_examples=150, deadline=None)
 @given(data=_BYTES, cuts=st.lists(st.integers(0), max_size=3))
 def test_a_server_survives_any_bytes(data: bytes, cuts: list[int]) -> None:
-    # Not asyncio.run: at its end it takes the child watcher from the loop of the other tests.
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        loop.run_until_complete(_received(_divided(data, cuts)))
+    asyncio.run(_received(_divided(data, cuts)))
