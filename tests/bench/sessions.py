@@ -1,8 +1,8 @@
 """Many living sessions, each with an agent of its own: what one costs, and what it notices of the rest.
 
 `python -m tests.bench.sessions [--sessions N]`. All are created, get a message at once, outlive a kill
-of the daemon, get another message, and are deleted. `turn_ms` is the median time from a Send to the end of
-its turn, in one session while all others are idle. It breaks off when a text is missing or another
+of the daemon, get another message, and are deleted. `turn_ms` is the median time from a Send to the end
+of its turn, in one session while all others are idle. It breaks off when a text is missing or another
 session's; the exit code is also 1 when a process is left.
 """
 
