@@ -151,8 +151,9 @@ class Agent:
             return self._connected(core, notice.link)
         if isinstance(notice, processes.Unreachable):
             self._link = None
-            core.unreachable()
-            return []
+            core.unreachable(notice.text)
+            # A link that only broke is there again in a moment, and the agent is ended in its own way.
+            return [self._force_end] if notice.text and core.state.stopping else []
         if isinstance(notice, processes.LaunchError):
             text = notice.text
             if self.launched is None:
@@ -162,7 +163,7 @@ class Agent:
             # The start was promised and not carried out: a new run does that.
             self.request_start(core, bool(core.state.native_session_id))
             return []
-        if notice.exited is None:
+        if notice.exited is None and not core.state.stopping:
             core.raise_error(
                 reasons.ERROR_REASON_AGENT_LOST,
                 "the agent's process was lost with its shim; Control restart resumes the conversation",
@@ -259,7 +260,7 @@ class Agent:
         """End the process: its signal now, the whole group after the grace."""
         link, run = self._link, self.row.run
         if link is None:
-            return  # done when the shim answers again: `stopping` is part of the state
+            return  # done when the shim answers again, or is found not to: `stopping` is in the state
         if signum:
             link.signal(signum)
         self._call_later(grace, lambda: self._kill_run(run))
@@ -267,6 +268,11 @@ class Agent:
     def _kill_run(self, run: int) -> None:
         if self._link is not None and self.row.run == run:
             self._link.kill()
+
+    def _force_end(self) -> None:
+        """End the process without its shim, which does not answer."""
+        if self._process is not None and self._link is None:
+            self._process.kill()
 
     def kill(self) -> None:
         """Kill the process with all its descendants, as soon as its shim answers."""

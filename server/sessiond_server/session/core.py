@@ -75,6 +75,7 @@ class Core:
         self.alive = alive
         self.limits = limits
         self.dirty = False
+        self._told_unreachable = False
         self._load = load
         self._now = (0, 0)
         self.cause = ("", "")
@@ -312,6 +313,7 @@ class Core:
         if self.state.announced_run == run:
             return
         self.state.announced_run = run
+        self._told_unreachable = False
         started = ev.ProcessStarted(
             pid=pid,
             native_session_id=self.state.native_session_id,
@@ -326,12 +328,16 @@ class Core:
         self.apply(self.driver.adopted())
         self.advance()
 
-    def unreachable(self) -> None:
-        """There is a process and nobody can say how it is."""
+    def unreachable(self, text: str = "") -> None:
+        """There is a process and nobody can say how it is; `text` is why, and is told once."""
+        if text and not self._told_unreachable and not self.state.stopping:
+            self._told_unreachable = True
+            self.raise_error(reasons.ERROR_REASON_SESSION_UNREACHABLE, text)
         self.change_state(session_pb2.SESSION_STATE_UNKNOWN)
 
     def reachable(self) -> None:
         """The process answers again; it is as its driver last said."""
+        self._told_unreachable = False
         self.change_state(session_pb2.SessionState.ValueType(self.state.said))
         self.advance()
 

@@ -53,7 +53,9 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """There is a process, and its shim does not answer."""
+    """There is a process, and its shim does not answer; `text` says why, if it is more than a moment."""
+
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class Process:
         self._log_cap = log_cap
         self._marker = marker
         self._task: asyncio.Task[None] | None = None
+        self._killing: asyncio.Task[None] | None = None
 
     def start(
         self, command: Command | None, session_id: str, after: asyncio.Task[None] | None = None
@@ -107,6 +110,11 @@ class Process:
         """
         name = f"process-{session_id}-{self.run}"
         self._task = asyncio.create_task(self._keep_on(command, session_id, after), name=name)
+
+    def kill(self) -> None:
+        """Kill the shim, which does not answer, and all that came from it; `Gone` is what follows."""
+        if self._killing is None or self._killing.done():
+            self._killing = asyncio.create_task(shim.kill_runs(self.directory))
 
     async def detach(self) -> None:
         """Let go of the process; it lives on."""
@@ -171,7 +179,8 @@ class Process:
                 return
             except (shim.ShimUnreachable, shim.LinkLost) as error:
                 _logger.warning("shim_unreachable", session_id=session_id, error=str(error))
-                await self._deliver(Unreachable())
+                lasting = isinstance(error, shim.ShimUnreachable)
+                await self._deliver(Unreachable(str(error) if lasting else ""))
             else:
                 self.link = link
                 await self._deliver(Connected(link))
@@ -251,8 +260,8 @@ class Process:
                     return True
         except shim.LinkLost:
             return False
-        except shim.ShimUnreachable:
-            await self._deliver(Unreachable())
+        except shim.ShimUnreachable as error:
+            await self._deliver(Unreachable(str(error)))
             return False
 
     async def _receive(self, link: Link) -> list[Received]:

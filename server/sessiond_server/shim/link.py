@@ -241,8 +241,11 @@ class Link:
                     raise LinkLost(self._lost)
                 await self._readable()
         if not supports(self._hello.protocol):
-            versions = f"{self._hello.protocol}, this server {program.PROTOCOL}"
-            raise ShimUnreachable(f"the shim speaks protocol {versions}")
+            raise ShimUnreachable(
+                f"the agent works on under a shim of protocol {self._hello.protocol}, and this daemon "
+                f"speaks protocol {program.PROTOCOL}: run the version of sessiond that started it, "
+                "or stop the session and restart it"
+            )
         if self._hello.run != run:
             raise ShimUnreachable(f"the shim there is of run {self._hello.run}, not {run}")
 

@@ -257,6 +257,9 @@ async def a_conversation_begun_elsewhere(rig: Rig) -> None:
             await first.ready()
             await first.run("remember heron")
             native = (await first.get()).native_session_id
+            # As one leaves it in a terminal: killed, it might not have saved the conversation yet.
+            await first.control(stop=api.Stop())
+            await first.until("process_exited")
         async with rig.session(model, home, native_session_id=native) as second:
             await second.ready()
             await second.run("which word?")
