@@ -132,7 +132,7 @@ class Attachments:
                 while block := file.read(_READ_CHUNK):
                     upload.digest.update(block)
                     upload.size += len(block)
-            self._uploads[name] = upload
+                self._uploads[name] = upload
         return upload
 
     def _append(
@@ -157,7 +157,11 @@ class Attachments:
                 field="data",
                 metadata={"max_attachment_bytes": str(self._limits.max_attachment_bytes)},
             )
+        if not request.data and not request.finish:
+            # Only asked; a client may ask about any number of uploads that are none.
+            return
         descriptor = os.open(upload.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._uploads[name] = upload
         try:
             _write_at(descriptor, upload.size, request.data)
         except OSError:

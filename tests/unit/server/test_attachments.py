@@ -122,6 +122,14 @@ async def test_a_wrong_offset_says_the_right_one(bench: Bench, offset: int) -> N
     assert (await bench.write(b"c", 500, finish=True, sha256=digest(data))).committed_size == 501
 
 
+async def test_asking_about_uploads_that_are_none_leaves_nothing(bench: Bench) -> None:
+    for number in range(20):
+        assert (await bench.write(b"", upload_id=f"u{number}")).committed_size == 0
+        await refused(bench.write(b"b", 5, upload_id=f"u{number}"))
+    assert not bench.attachments._uploads
+    assert not bench.files("uploads")
+
+
 async def test_a_repeated_chunk_changes_nothing(bench: Bench) -> None:
     data = os.urandom(1500)
     await bench.write(data[:1000])
