@@ -224,7 +224,7 @@ class Roster:
         """Return a page of sessions, the newest first."""
         size = validate.page_size(request.page_size)
         before = _decode_token(request.page_token)
-        states = set(request.states)
+        states = validate.states(request.states)
         found: list[session_pb2.Session] = []
         token, held = "", 0
         sessions = sorted(self._sessions.values(), key=lambda s: s.row.key, reverse=True)

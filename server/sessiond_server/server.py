@@ -74,7 +74,15 @@ class Server:
         Raises CannotServe, ConfigError, directories.InUse.
         """
         credentials = _credentials(self._config.tls)
-        bound = [self._bind(address, credentials) for address in self._config.addresses()]
+        bound: list[ListenAddress] = []
+        try:
+            for address in self._config.addresses():
+                bound.append(self._bind(address, credentials))
+        except CannotServe:
+            for address in bound:
+                if isinstance(address, UnixAddress):
+                    address.path.unlink(missing_ok=True)
+            raise
         await self._server.start()
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

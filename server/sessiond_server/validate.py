@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sessiond.v1 import error_reason_pb2 as reasons
+from sessiond.v1 import session_pb2
 from sessiond_server.errors import DomainError, invalid
 
 MAX_TITLE_BYTES = 256
@@ -93,6 +94,16 @@ def seq(field: str, value: int) -> int:
     if value < 0:
         raise invalid(field, f"{field} must not be negative")
     return value
+
+
+def states(
+    values: Iterable[session_pb2.SessionState.ValueType],
+) -> set[session_pb2.SessionState.ValueType]:
+    """Return the states to look for; none means all."""
+    for value in values:
+        if not value or value not in session_pb2.SessionState.values():
+            raise invalid("states", f"{value} is not a state that a session can be in")
+    return set(values)
 
 
 def workspace(value: str, roots: Sequence[Path]) -> str:

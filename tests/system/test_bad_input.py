@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -195,6 +195,15 @@ _ATTEMPTS: dict[str, tuple[Attempt, str, str, str | None]] = {
         "INVALID_ARGUMENT",
         "INVALID_FIELD",
         "page_token",
+    ),
+    "a state that is none": (
+        lambda s: s.stub.ListSessions(
+            api.ListSessionsRequest(states=[session_pb2.SESSION_STATE_IDLE, cast(Any, 99)]),
+            timeout=TIMEOUT,
+        ),
+        "INVALID_ARGUMENT",
+        "INVALID_FIELD",
+        "states",
     ),
     "no mask": (
         lambda s: s.stub.UpdateSession(

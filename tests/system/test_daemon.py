@@ -150,7 +150,7 @@ async def test_a_second_signal_ends_it_at_once() -> None:
 async def test_an_address_in_use_is_named(daemon: Daemon) -> None:
     taken = daemon.tcp
     other = Daemon()
-    other.settings["listen"] = f'["{taken}"]'
+    other.settings["listen"] = f'["{other.unix}", "{taken}"]'
     command = [part for part in other.command() if not part.startswith("--listen")]
     try:
         process = await asyncio.create_subprocess_exec(
@@ -158,10 +158,12 @@ async def test_an_address_in_use_is_named(daemon: Daemon) -> None:
         )
         async with asyncio.timeout(20):
             _, said = await process.communicate()
+        left = [path.name for path in other.runtime_dir.glob("*.sock")]
     finally:
         await other.close()
     assert process.returncode == 1
     assert said.decode().splitlines()[-1].startswith(f"sessiond: listen: can't bind {taken}")
+    assert left == []
 
 
 async def test_doctor_sees_the_daemon_and_the_driver(daemon: Daemon) -> None:
