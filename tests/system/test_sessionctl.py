@@ -334,6 +334,8 @@ async def test_attachments_go_both_ways(ctl: Ctl) -> None:
         1,
         "sessionctl: FILE: nothing.txt: No such file or directory\n",
     )
+    nowhere = await ctl.try_("download", session, digest, "-o", "nowhere/copy")
+    assert nowhere.err == "sessionctl: FILE: nowhere/copy: No such file or directory\n"
     unknown = await ctl.try_("download", session, "0" * 64, "-o", "x")
     assert unknown.err.startswith("sessionctl: ATTACHMENT_NOT_FOUND: ")
     assert sorted(path.name for path in ctl.daemon.workspace.iterdir()) == ["copy", "notes.txt"]
@@ -362,6 +364,7 @@ async def test_nobody_there_is_one_line_that_says_what_to_do(ctl: Ctl) -> None:
     assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
     assert ran.err.startswith("sessionctl: UNAVAILABLE: nothing answers at unix:/nowhere/s.sock")
     assert "sessiond serve" in ran.err
+    assert ran.err.endswith(" (No such file or directory)\n")
     nonsense = await ctl.try_("--address", "what", "ls")
     assert nonsense.err.startswith("sessionctl: ADDRESS: ")
 
@@ -385,6 +388,7 @@ async def test_text_that_is_no_utf8_is_one_clear_line(ctl: Ctl) -> None:
     ran = await ctl.try_("send", session, "caf\udce9")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert ran.err.startswith("sessionctl: NOT_UTF8: ")
+    assert "codec" not in ran.err
 
 
 async def test_a_terminal_without_unicode_gets_numbers(ctl: Ctl) -> None:

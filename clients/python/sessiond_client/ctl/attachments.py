@@ -80,6 +80,16 @@ async def _save(ctl: Ctl, session_id: str, ref: str, output: Path) -> None:
 @contextmanager
 def _whole_file(output: Path) -> Iterator[IO[bytes]]:
     """Write beside the place first, so that a file under its name is always whole."""
+    try:
+        with _part_of(output) as part:
+            yield part
+    except OSError as error:
+        # Not the name of the part, which nobody knows.
+        raise CommandError("FILE", f"{output}: {error.strerror}") from error
+
+
+@contextmanager
+def _part_of(output: Path) -> Iterator[IO[bytes]]:
     with tempfile.NamedTemporaryFile(dir=output.parent, prefix=".sessionctl-", delete=False) as part:
         path = Path(part.name)
         try:

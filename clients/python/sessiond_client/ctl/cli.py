@@ -154,10 +154,12 @@ async def connect(ctx: typer.Context, as_json: bool) -> AsyncIterator[Ctl]:
             yield Ctl(client, Output(options.as_json or as_json))
         except SessiondError as error:
             if error.code is grpc.StatusCode.UNAVAILABLE and not error.reason:
+                # gRPC tells first what it tried and at last what the system said.
+                cause = one_line(error.message).rsplit(": ", 1)[-1]
                 raise CommandError(
                     "UNAVAILABLE",
                     f"nothing answers at {endpoint}; start the daemon with `sessiond serve`, or say "
-                    f"where it is with --address or SESSIOND_ADDRESS ({one_line(error.message)})",
+                    f"where it is with --address or SESSIOND_ADDRESS ({cause})",
                 ) from error
             raise
 
@@ -190,8 +192,8 @@ def _reported() -> Iterator[None]:
         # What is still buffered has nowhere to go, and Python would complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_BROKEN_PIPE) from None
-    except UnicodeError as error:
-        _fail("NOT_UTF8", f"an argument or the input is not valid UTF-8: {error}")
+    except UnicodeError:
+        _fail("NOT_UTF8", "an argument or the input is not valid UTF-8; files go with --attach")
     except OSError as error:
         _fail("FILE", f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
