@@ -343,6 +343,11 @@ class _Order:
             return f"the working directory {self.cwd!r} can't be entered: {error.strerror}"
         if isinstance(error, FileNotFoundError):
             return f"the program {program!r} was not found (or the interpreter its first line names)"
+        if isinstance(error, OSError) and error.errno == errno.E2BIG:
+            return (
+                f"the program {program!r} can't be started: the system takes no arguments and environment "
+                "of this size; shorten the system prompt, the environment or the driver's arguments"
+            )
         if isinstance(error, OSError):
             return f"the program {program!r} can't be started: {error.strerror}"
         return f"the program {program!r} can't be started: {error}"

@@ -221,7 +221,7 @@ async def test_a_run_number_is_used_once_and_the_next_starts_right_after(home: H
         (["/dev/null"], "/", "Permission denied"),
         (["cat"], "/no/such/folder", "working directory '/no/such/folder' can't be entered"),
         (["cat", "a\0b"], "/", "null byte"),
-        (["cat", "x" * 3_000_000], "/", "Argument list too long"),
+        (["cat", "x" * 3_000_000], "/", "shorten the system prompt"),
         ([], "/", "no program"),
     ],
 )
