@@ -345,8 +345,8 @@ class _Order:
             return f"the program {program!r} was not found (or the interpreter its first line names)"
         if isinstance(error, OSError) and error.errno == errno.E2BIG:
             return (
-                f"the program {program!r} can't be started: the system takes no arguments and environment "
-                "of this size; shorten the system prompt, the environment or the driver's arguments"
+                f"the program {program!r} can't be started: the system takes no arguments and no "
+                "environment of this size; shorten the system prompt, environment or driver arguments"
             )
         if isinstance(error, OSError):
             return f"the program {program!r} can't be started: {error.strerror}"
