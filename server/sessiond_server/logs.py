@@ -66,6 +66,9 @@ def setup(log: Log, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(log.level.upper())
+    # gRPC's debug lines say nothing of use, and one of them is harmful: it is logged while its server
+    # is being deallocated and refers to it, so whoever keeps the record keeps freed memory.
+    logging.getLogger("grpc").setLevel(max(root.level, logging.INFO))
 
 
 def _renderers(log: Log, stream: TextIO) -> list[structlog.types.Processor]:

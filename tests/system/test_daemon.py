@@ -147,10 +147,11 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         call.cancel()
 
 
-async def test_an_address_in_use_is_named(daemon: Daemon) -> None:
+@pytest.mark.parametrize("level", ["info", "debug"])
+async def test_an_address_in_use_is_named(daemon: Daemon, level: str) -> None:
     taken = daemon.tcp
     other = Daemon()
-    other.settings["listen"] = f'["{other.unix}", "{taken}"]'
+    other.settings |= {"listen": f'["{other.unix}", "{taken}"]', "log.level": f'"{level}"'}
     command = [part for part in other.command() if not part.startswith("--listen")]
     try:
         process = await asyncio.create_subprocess_exec(

@@ -19,7 +19,9 @@ def logging_as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
-    root.handlers[:], root.level = handlers, level
+    root.handlers[:] = handlers
+    # Not by assignment: loggers remember what is enabled.
+    root.setLevel(level)
 
 
 def test_both_kinds_of_logger_speak_json() -> None:
@@ -57,3 +59,13 @@ def test_the_level_is_kept() -> None:
     structlog.get_logger("x").error("loud")
     assert "quiet" not in stream.getvalue()
     assert "loud" in stream.getvalue()
+
+
+def test_grpc_logs_no_server_that_is_being_deallocated() -> None:
+    stream = io.StringIO()
+    logs.setup(Log(level="debug"), stream)
+    grpc_logger = logging.getLogger("grpc._cython.cygrpc")
+    grpc_logger.debug("__dealloc__ called")
+    grpc_logger.warning("and this is told")
+    assert "__dealloc__" not in stream.getvalue()
+    assert "and this is told" in stream.getvalue()

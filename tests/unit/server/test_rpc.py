@@ -286,7 +286,8 @@ def log() -> Any:
     stream = io.StringIO()
     logs.setup(Log(level="debug", format="json"), stream)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    root.handlers[:], root.level = handlers, level
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 async def test_a_fault_shows_nothing_of_itself_but_where_to_look(house: House, log: Any) -> None:
