@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import os
 import shutil
@@ -275,8 +276,7 @@ class Roster:
             if session is None:
                 return None
             response.session.CopyFrom(session.summary())
-            known.response = response.SerializeToString()
-            await self._store.keep_response(CREATIONS, known)
+            await self._keep(known, response)
         return response
 
     def _earlier(self, request_id: str, digest: bytes) -> Response | None:
@@ -312,9 +312,14 @@ class Roster:
             raise
         response.session.CopyFrom(session.summary())
         if kept is not None:
-            kept.response = response.SerializeToString()
-            await self._store.keep_response(CREATIONS, kept)
+            await self._keep(kept, response)
         return response
+
+    async def _keep(self, kept: Response, response: api.CreateSessionResponse) -> None:
+        """Keep the whole response for a retry; on a full disk the session it names will do."""
+        kept.response = response.SerializeToString()
+        with contextlib.suppress(StorageFull):
+            await self._store.keep_response(CREATIONS, kept)
 
     async def _take_back(self, session: Session) -> None:
         """Remove a session that could not be started."""

@@ -7,6 +7,7 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -19,7 +20,7 @@ from sessiond_server.errors import DomainError
 from sessiond_server.services.session import SessionService
 from sessiond_server.session import calls
 from sessiond_server.shim import Link
-from sessiond_server.store import StorageFull
+from sessiond_server.store import Response, StorageFull
 from tests.support import waiting
 from tests.unit.session.house import TIMEOUT, House, events, kinds, until
 
@@ -50,8 +51,10 @@ async def test_a_creation_goes_on_when_its_caller_gives_up(house: House) -> None
 
 
 async def test_equal_calls_that_waited_for_one_that_failed_make_one_session(house: House) -> None:
-    request = house.creation(request_id="r1", native_session_id="taken")
-    blocker = await house.create(native_session_id="taken")
+    blocker = await house.create()
+    await until(blocker, "state_changed", state=IDLE)
+    native = blocker.summary().native_session_id
+    request = house.creation(request_id="r1", native_session_id=native)
     results = await asyncio.gather(
         *(house.roster.create(request) for _ in range(3)), return_exceptions=True
     )
@@ -93,6 +96,21 @@ async def test_a_session_is_never_shown_without_its_face(house: House) -> None:
         assert (session.driver, session.title) == ("echo", "a title")
         assert session.state != session_pb2.SESSION_STATE_UNSPECIFIED
         assert session.workspace
+
+
+async def test_a_creation_whose_answer_has_no_room_can_be_repeated(house: House) -> None:
+    async def no_room(key: int, response: Response) -> None:
+        raise StorageFull("the disk is full")
+
+    request = house.creation(request_id="r1")
+    with patch.object(house.store, "keep_response", no_room):
+        made = await house.roster.create(request)
+        again = await house.roster.create(request)
+    await house.crash()
+    await house.open()
+    after = await house.roster.create(request)
+    assert {made.session.session_id} == {again.session.session_id, after.session.session_id}
+    assert len(house.roster.list(api.ListSessionsRequest()).sessions) == 1
 
 
 async def test_a_creation_that_a_full_disk_cut_can_be_repeated(house: House) -> None:

@@ -62,7 +62,7 @@ async def test_nothing_is_sent_before_attach_and_any_offset_can_be_attached_at(h
 
 
 async def test_bytes_are_identical_over_many_cuts(home: Home) -> None:
-    count = 60_000
+    count = 150_000
     await home.start(_numbered(count))
     got = bytearray()
     dice = random.Random(7)
@@ -71,7 +71,7 @@ async def test_bytes_are_identical_over_many_cuts(home: Home) -> None:
     while exited is None:
         stream = await home.attach(len(got))
         # Commits before it breaks off, like a server that is killed between two steps.
-        for _ in range(dice.randrange(1, 6)):
+        for _ in range(dice.randrange(1, 3)):
             await stream.take()
             if stream.notices:
                 exited = await stream.notice(Exited)
@@ -196,8 +196,9 @@ async def test_the_agent_waits_when_too_much_is_not_committed(home: Home) -> Non
     again.committed(size)
     await stream.notice(Resumed)
     while not any(isinstance(notice, Exited) for notice in stream.notices):
-        await stream.take()
+        # First: the batch that told of the resumption may have brought all up to the next pause.
         again.committed(stream.offset)
+        await stream.take()
     assert bytes(stream.data) == _expected(count)
 
 
