@@ -14,6 +14,7 @@ import pytest
 
 from sessiond.v1 import session_pb2, session_service_pb2_grpc
 from sessiond.v1 import session_service_pb2 as api
+from tests.chaos.processes import shims
 from tests.support.daemon import Daemon
 from tests.support.session import TIMEOUT, Watched, failing, watched
 from tests.support.waiting import until
@@ -234,3 +235,34 @@ async def test_doctor_tells_what_lives_on_without_a_daemon_and_without_an_agent(
         request = api.DeleteSessionRequest(session_id=session.session_id)
         await session.stub.DeleteSession(request, timeout=TIMEOUT)
         assert f"pid {child}" not in await _doctor(daemon)
+
+
+class _Impatient(Daemon):
+    """Takes a shim that says nothing for a second for one that never will."""
+
+    def command(self) -> list[str]:
+        python, option, code, *rest = super().command()
+        values = "p._PING_INTERVAL, p._SILENCE = 0.2, 1.0"
+        impatient = f"from sessiond_server.session import process as p; {values}"
+        return [python, option, f"{impatient}; {code}", *rest]
+
+
+@pytest.mark.slow
+async def test_a_session_whose_shim_is_frozen_says_so_and_can_be_stopped() -> None:
+    async with (
+        _Impatient() as daemon,
+        daemon.channel() as channel,
+        watched(channel, str(daemon.workspace)) as session,
+    ):
+        session.patience = 90.0
+        await session.run("hello")
+        agent = (await session.until("process_started")).process_started.pid
+        (frozen,) = shims(daemon.data_dir)
+        os.kill(frozen, signal.SIGSTOP)
+        raised = await session.until("error_raised")
+        assert raised.error_raised.reason == "SESSION_UNREACHABLE"
+        await session.until_state("UNKNOWN", after=raised.seq)
+        await session.control(stop=api.Stop())
+        await session.until_state("EXITED", after=raised.seq)
+        await until(lambda: not _lives(agent) and not _lives(frozen), "both have ended")
+        assert session.kinds().count("error_raised") == 1

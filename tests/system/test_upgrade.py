@@ -65,6 +65,7 @@ async def test_a_version_too_late_says_so_and_harms_nothing(daemon: _Versioned) 
 
 async def test_an_agent_of_a_version_too_early_can_be_stopped_and_restarted(daemon: _Versioned) -> None:
     async with daemon.channel() as channel, watched(channel, str(daemon.workspace)) as session:
+        session.patience = 60.0
         await session.run("hello")
         (former,) = shims(daemon.data_dir)
         daemon.later = 2

@@ -26,6 +26,8 @@ from sessiond_server.store import LINE, SessionRow, Step
 # One step handles about this much output: more would keep other sessions waiting.
 _STEP_BYTES = 128 * 1024
 _RETRY = 1.0
+# Seconds for a shim that does not answer to do so, when its agent is to be ended: it may be busy.
+_LAST_RESORT = 10.0
 
 After = Callable[[], None]
 
@@ -152,8 +154,10 @@ class Agent:
         if isinstance(notice, processes.Unreachable):
             self._link = None
             core.unreachable(notice.text)
-            # A link that only broke is there again in a moment, and the agent is ended in its own way.
-            return [self._force_end] if notice.text and core.state.stopping else []
+            if notice.text and core.state.stopping:
+                run = self.row.run
+                return [lambda: self._call_later(_LAST_RESORT, lambda: self._force_end(run))]
+            return []
         if isinstance(notice, processes.LaunchError):
             text = notice.text
             if self.launched is None:
@@ -269,9 +273,9 @@ class Agent:
         if self._link is not None and self.row.run == run:
             self._link.kill()
 
-    def _force_end(self) -> None:
-        """End the process without its shim, which does not answer."""
-        if self._process is not None and self._link is None:
+    def _force_end(self, run: int) -> None:
+        """End the process without its shim, which did not answer all this time."""
+        if self._process is not None and self._link is None and self.row.run == run:
             self._process.kill()
 
     def kill(self) -> None:
