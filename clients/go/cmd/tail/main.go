@@ -7,6 +7,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"os/signal"
 	"strconv"
@@ -29,27 +31,44 @@ type flags struct {
 	count                     int
 }
 
-func parse() (*flags, error) {
-	f := &flags{}
+// flagSet describes the command line, which is read into f.
+func (f *flags) flagSet() *flag.FlagSet {
 	here, _ := os.Getwd()
-	flag.StringVar(&f.address, "address", "", "unix:///path, host:port or https://host:port")
-	flag.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
-	flag.StringVar(&f.tlsCA, "tls-ca", "", "PEM file to verify a https:// daemon with")
-	flag.StringVar(&f.session, "session", "", "session to follow")
-	flag.BoolVar(&f.create, "new", false, "create a session and follow it")
-	flag.StringVar(&f.driver, "driver", "echo", "driver of the new session")
-	flag.StringVar(&f.workspace, "workspace", here, "folder of the new session")
-	flag.Int64Var(&f.after, "after", 0, "events after this seq")
-	flag.StringVar(&f.send, "send", "", "message to send first")
-	flag.IntVar(&f.count, "count", -1, "stop after so many events")
-	flag.Parse()
-	if flag.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	f.count = math.MaxInt
+	set := flag.NewFlagSet("tail", flag.ContinueOnError)
+	// What is wrong and the help go to different places: run prints both.
+	set.SetOutput(io.Discard)
+	set.StringVar(&f.address, "address", "", "unix:///path, host:port or https://host:port")
+	set.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
+	set.StringVar(&f.tlsCA, "tls-ca", "", "PEM file to verify a https:// daemon with")
+	set.StringVar(&f.session, "session", "", "session to follow")
+	set.BoolVar(&f.create, "new", false, "create a session and follow it")
+	set.StringVar(&f.driver, "driver", "echo", "driver of the new session")
+	set.StringVar(&f.workspace, "workspace", here, "folder of the new session")
+	set.Int64Var(&f.after, "after", 0, "events after this seq")
+	set.StringVar(&f.send, "send", "", "message to send first")
+	set.Func("count", "stop after `so many` events", func(text string) (err error) {
+		f.count, err = strconv.Atoi(text)
+		return err
+	})
+	return set
+}
+
+func (f *flags) parse(set *flag.FlagSet, arguments []string) error {
+	err := set.Parse(arguments)
+	switch {
+	case err != nil:
+		return err
+	case set.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", set.Arg(0))
+	case (f.session != "") == f.create:
+		return errors.New("give either --session ID or --new")
+	case f.after < 0:
+		return fmt.Errorf("--after %d: no seq is negative", f.after)
+	case f.count < 1:
+		return fmt.Errorf("--count %d: it must be 1 or more", f.count)
 	}
-	if (f.session != "") == f.create {
-		return nil, errors.New("give either --session ID or --new")
-	}
-	return f, nil
+	return nil
 }
 
 // line is what is printed of an event.
@@ -90,9 +109,6 @@ func follow(ctx context.Context, client *sessiond.Client, f *flags, out *json.En
 			return err
 		}
 	}
-	if f.count == 0 {
-		return errDone
-	}
 	printed := 0
 	for event, err := range client.Subscribe(ctx, session, sessiond.AfterSeq(f.after)).Events() {
 		if err != nil {
@@ -125,8 +141,13 @@ func end(err error, out *json.Encoder) int {
 		_ = out.Encode(map[string]any{"end": "CANCELLED"})
 	default:
 		name := sessiond.CodeName(failure.Code)
+		metadata := failure.Metadata
+		if metadata == nil {
+			// A nil map would be null.
+			metadata = map[string]string{}
+		}
 		_ = out.Encode(map[string]any{"end": name, "error": map[string]any{
-			"code": name, "reason": failure.Reason, "message": failure.Message, "metadata": failure.Metadata,
+			"code": name, "reason": failure.Reason, "message": failure.Message, "metadata": metadata,
 		}})
 		return 1
 	}
@@ -134,10 +155,18 @@ func end(err error, out *json.Encoder) int {
 }
 
 func run() int {
-	f, err := parse()
+	f := &flags{}
+	set := f.flagSet()
+	err := f.parse(set, os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		set.SetOutput(os.Stdout)
+		set.Usage()
+		return 0
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tail:", err)
-		flag.Usage()
+		set.SetOutput(os.Stderr)
+		set.Usage()
 		return 2
 	}
 	client, err := sessiond.Dial(sessiond.WithAddress(f.address), sessiond.WithTokenFile(f.tokenFile), sessiond.WithTLSCA(f.tlsCA))

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
@@ -32,33 +33,49 @@ type config struct {
 	listen, address, session, driver, workspace, state, callback string
 }
 
-func parseFlags() config {
+// parseFlags reads the command line; what is wrong with it is told now, not with the first answer.
+func parseFlags(arguments []string) (config, error) {
 	var c config
 	here, _ := os.Getwd()
-	flag.StringVar(&c.listen, "listen", "127.0.0.1:8080", "address for deliveries; port 0 picks a free one")
-	flag.StringVar(&c.address, "address", "", "the daemon's address (default: it is found)")
-	flag.StringVar(&c.session, "session", "webhook", "session to drive; created when it does not exist")
-	flag.StringVar(&c.driver, "driver", "echo", "driver of a new session")
-	flag.StringVar(&c.workspace, "workspace", here, "workspace of a new session")
-	flag.StringVar(&c.state, "state", "webhook.json", "file that remembers what was answered")
-	flag.StringVar(&c.callback, "callback", "", "URL that answers are posted to (required)")
-	flag.Parse()
-	return c
+	set := flag.NewFlagSet("webhook", flag.ContinueOnError)
+	set.StringVar(&c.listen, "listen", "127.0.0.1:8080", "address for deliveries; port 0 picks a free one")
+	set.StringVar(&c.address, "address", "", "the daemon's address (default: it is found)")
+	set.StringVar(&c.session, "session", "webhook", "session to drive; created when it does not exist")
+	set.StringVar(&c.driver, "driver", "echo", "driver of a new session")
+	set.StringVar(&c.workspace, "workspace", here, "workspace of a new session")
+	set.StringVar(&c.state, "state", "webhook.json", "file that remembers what was answered")
+	set.StringVar(&c.callback, "callback", "", "http or https URL that answers are posted to (required)")
+	if err := set.Parse(arguments); err != nil {
+		return c, err
+	}
+	if set.NArg() > 0 {
+		return c, fmt.Errorf("unexpected argument %q", set.Arg(0))
+	}
+	callback, err := url.Parse(c.callback)
+	if err != nil || callback.Scheme != "http" && callback.Scheme != "https" || callback.Hostname() == "" {
+		return c, fmt.Errorf("--callback must be an http or https URL, not %q", c.callback)
+	}
+	return c, nil
 }
 
 func main() {
+	c, err := parseFlags(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "webhook:", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, parseFlags()); err != nil {
+	if err := run(ctx, c); err != nil {
 		fmt.Fprintln(os.Stderr, "webhook:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, c config) error {
-	if c.callback == "" {
-		return errors.New("--callback is required")
-	}
 	client, err := sessiond.Dial(sessiond.WithAddress(c.address))
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,7 +30,14 @@ func openState(path string) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, json.Unmarshal(text, s)
+	if err := json.Unmarshal(text, s); err != nil {
+		return nil, fmt.Errorf("the state file %s is damaged: %w", path, err)
+	}
+	if s.Waiting == nil {
+		// It said null.
+		s.Waiting = map[string]string{}
+	}
+	return s, nil
 }
 
 // save replaces the file at once: a crash leaves the old one or the new one.

@@ -3,16 +3,19 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -95,32 +98,58 @@ func TestStateSurvives(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openState(path); err == nil {
-		t.Error("a broken file was taken for a beginning")
+	if _, err := openState(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a broken file: %v", err)
 	}
 }
 
-// daemon answers Send as a test says.
+// daemon answers Send as a test says, and counts what restarts it.
 type daemon struct {
 	sessiondv1.UnimplementedSessionServiceServer
-	send func(*sessiondv1.SendRequest) (*sessiondv1.SendResponse, error)
+	send     func(*sessiondv1.SendRequest) (*sessiondv1.SendResponse, error)
+	restarts atomic.Int32
 }
 
 func (d *daemon) Send(_ context.Context, r *sessiondv1.SendRequest) (*sessiondv1.SendResponse, error) {
 	return d.send(r)
 }
 
+func (d *daemon) Control(_ context.Context, r *sessiondv1.ControlRequest) (*sessiondv1.ControlResponse, error) {
+	if r.GetSessionId() != "s1" || r.GetRestart() == nil {
+		return nil, status.Errorf(codes.InvalidArgument, "%v", r)
+	}
+	d.restarts.Add(1)
+	return &sessiondv1.ControlResponse{}, nil
+}
+
+// exited is how the daemon refuses a message to an agent that is gone.
+func exited() error {
+	refusal := status.New(codes.FailedPrecondition, "the agent has exited")
+	refusal, err := refusal.WithDetails(&errdetails.ErrorInfo{Domain: "sessiond", Reason: "SESSION_EXITED"})
+	return errors.Join(err, refusal.Err())
+}
+
 func handler(t *testing.T, send func(*sessiondv1.SendRequest) (*sessiondv1.SendResponse, error)) http.Handler {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
+	serve(t, path, &daemon{send: send})
+	return handlerAt(t, path)
+}
+
+func serve(t *testing.T, path string, d *daemon) {
+	t.Helper()
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	sessiondv1.RegisterSessionServiceServer(server, &daemon{send: send})
+	sessiondv1.RegisterSessionServiceServer(server, d)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
+}
+
+func handlerAt(t *testing.T, path string) http.Handler {
+	t.Helper()
 	client, err := sessiond.Dial(sessiond.WithAddress("unix://" + path))
 	if err != nil {
 		t.Fatal(err)
@@ -173,12 +202,86 @@ func TestWhatCannotBeDeliveredSaysWhetherToTryAgain(t *testing.T) {
 	}
 }
 
+func TestADaemonThatIsAwayIsWaitedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	h := handlerAt(t, path)
+	answered := make(chan *httptest.ResponseRecorder)
+	go func() { answered <- deliver(h, "d1", `{"text": "hello"}`) }()
+	// Longer than five attempts last.
+	time.Sleep(3 * time.Second)
+	serve(t, path, &daemon{send: func(*sessiondv1.SendRequest) (*sessiondv1.SendResponse, error) {
+		return &sessiondv1.SendResponse{MessageId: "m1"}, nil
+	}})
+	if got := <-answered; got.Code != http.StatusAccepted {
+		t.Errorf("%d: %s", got.Code, got.Body)
+	}
+}
+
+func TestADaemonThatStaysAwayIsToldWithATime(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	got := deliver(handlerAt(t, filepath.Join(t.TempDir(), "s")), "d1", `{"text": "hello"}`)
+	if got.Code != http.StatusServiceUnavailable || got.Header().Get("Retry-After") != "5" {
+		t.Errorf("%d %v", got.Code, got.Header())
+	}
+	if took := time.Since(start); took < patience || took > patience+time.Second {
+		t.Errorf("after %v", took)
+	}
+}
+
+func TestAnAgentThatExitedIsRestartedOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	d := &daemon{}
+	d.send = func(*sessiondv1.SendRequest) (*sessiondv1.SendResponse, error) {
+		if d.restarts.Load() == 0 {
+			return nil, exited()
+		}
+		return &sessiondv1.SendResponse{MessageId: "m1"}, nil
+	}
+	serve(t, path, d)
+	h := handlerAt(t, path)
+	var deliveries sync.WaitGroup
+	for _, id := range []string{"d1", "d2", "d3"} {
+		deliveries.Go(func() {
+			if got := deliver(h, id, `{"text": "hello"}`); got.Code != http.StatusAccepted {
+				t.Errorf("%s: %d %s", id, got.Code, got.Body)
+			}
+		})
+	}
+	deliveries.Wait()
+	if d.restarts.Load() != 1 {
+		t.Errorf("%d restarts", d.restarts.Load())
+	}
+}
+
+func TestAnAgentThatStaysDownIsRefused(t *testing.T) {
+	h := handler(t, func(*sessiondv1.SendRequest) (*sessiondv1.SendResponse, error) { return nil, exited() })
+	if got := deliver(h, "d1", `{"text": "hello"}`); got.Code != http.StatusBadGateway {
+		t.Errorf("%d", got.Code)
+	}
+}
+
+func TestACommandLineThatMakesNoSenseIsRefused(t *testing.T) {
+	good := "--callback=http://127.0.0.1:9000/answers"
+	if c, err := parseFlags([]string{good}); err != nil || c.callback != "http://127.0.0.1:9000/answers" {
+		t.Error(c, err)
+	}
+	for _, arguments := range [][]string{
+		{}, {"--callback=nonsense"}, {"--callback=/answers"}, {"--callback=ftp://host/answers"}, {"--callback=http:///answers"},
+		{good, "stray"}, {good, "--no-such-flag"},
+	} {
+		if _, err := parseFlags(arguments); err == nil {
+			t.Errorf("%q was taken", arguments)
+		}
+	}
+}
+
 func TestBadDeliveriesNeverReachTheDaemon(t *testing.T) {
 	h := handler(t, func(*sessiondv1.SendRequest) (*sessiondv1.SendResponse, error) {
 		t.Error("it did")
 		return nil, status.Error(codes.Internal, "")
 	})
-	for id, body := range map[string]string{"": `{"text": "x"}`, strings.Repeat("x", 129): `{"text": "x"}`, "d": `{`} {
+	for id, body := range map[string]string{"": `{"text": "x"}`, strings.Repeat("x", 124): `{"text": "x"}`, "d": `{`} {
 		if got := deliver(h, id, body); got.Code != http.StatusBadRequest {
 			t.Errorf("%q %q: %d", id, body, got.Code)
 		}
