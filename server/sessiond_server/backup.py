@@ -81,11 +81,25 @@ async def restore(config: Config, source: Path) -> None:
                 members = [member for member in tar if _belongs(member)]
                 if not any(member.name == _DATABASE for member in members):
                     raise BackupError(f"{source} is no backup: {_DATABASE} is not in it")
-                # The database last: an interrupted restore leaves nothing that looks whole.
-                members.sort(key=lambda member: member.name == _DATABASE)
-                tar.extractall(data_dir, members, filter="data")
+                _extract(tar, members, data_dir)
         except tarfile.TarError as error:
             raise BackupError(f"{source} is no whole backup: {error}") from error
+        except OSError as error:
+            raise BackupError(f"{source} can't be restored to {data_dir}: {error.strerror}") from error
+
+
+def _extract(tar: tarfile.TarFile, members: list[tarfile.TarInfo], data_dir: Path) -> None:
+    """Attachments first, which nothing names yet, then the store under its own name when it is whole."""
+    unfinished = data_dir / f"{_DATABASE}.restoring"
+    try:
+        for member in members:
+            name = unfinished.name if member.name == _DATABASE else member.name
+            tar.extract(member.replace(name=name), data_dir, filter="data")
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.rename(data_dir / _DATABASE)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _belongs(member: tarfile.TarInfo) -> bool:

@@ -101,7 +101,10 @@ def _agents(config: Config) -> Iterator[Finding]:
     except OSError:
         return
     alive = [directory for directory in found if shim.is_alive(directory)]
-    if alive and directories.lock_holder(config.data_dir) is None:
+    if alive and not (config.data_dir / "sessiond.db").exists():
+        text = f"{len(alive)} live on, and the store that knows them is gone; the next daemon ends them"
+        yield Finding("note", "agents", text)
+    elif alive and directories.lock_holder(config.data_dir) is None:
         text = f"{len(alive)} live on without a daemon; the next one takes them over: sessiond serve"
         yield Finding("note", "agents", text)
     elif alive:
@@ -114,8 +117,8 @@ def _leftovers() -> Iterator[Finding]:
         # Perhaps on purpose: an agent may have started a development server.
         command = " ".join(leftover.command.split())[:80]
         text = (
-            f"pid {leftover.pid} of session {leftover.session_id} outlived its agent: {command}; "
-            "it goes when the session is stopped or deleted"
+            f"pid {leftover.pid} of session {leftover.session_id}, of this daemon or another of yours, "
+            f"outlived its agent: {command}; it goes when the session is stopped or deleted"
         )
         yield Finding("note", "leftover", text)
     if not found:

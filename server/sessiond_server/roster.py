@@ -123,9 +123,11 @@ class Roster:
 
     async def _load(self, boot_id: str) -> None:
         rows = list(self._store.sessions())
+        # In a copy all sessions are exited: what runs here is of the store that was here before.
+        known = set() if self._store.get_meta(COPIED) == "1" else {str(row.key) for row in rows}
+        swept = [_put_aside(d) for d in self._directories() if d.name not in known]
         await self._check_boot(rows, boot_id)
-        known = {str(row.key) for row in rows}
-        self._spawn(self._sweep([d for d in self._directories() if d.name not in known]))
+        self._spawn(self._sweep(swept))
         for row in rows:
             if row.run:
                 self._adopt(self._make(row))
@@ -147,12 +149,16 @@ class Roster:
 
     def _directories(self) -> list[Path]:
         directory = self._context.sessions_dir
-        return list(directory.iterdir()) if directory.exists() else []
+        return [d for d in directory.iterdir() if d.is_dir()] if directory.exists() else []
 
     async def _sweep(self, directories: list[Path]) -> None:
         """Finish what a daemon did not live to do: end and forget sessions that were deleted."""
         for directory in directories:
-            await shim.kill_runs(directory)
+            try:
+                await shim.kill_runs(directory)
+            except OSError:
+                _logger.exception("not_swept", directory=directory.name)
+                continue
             shutil.rmtree(directory, ignore_errors=True)
             _logger.info("swept", directory=directory.name)
 
@@ -464,6 +470,11 @@ def _agent_environment() -> dict[str, str]:
     """The daemon's environment without what is its own: agents must not find its token or settings."""
     private = ("SESSIOND_", "GRPC_")
     return {k: v for k, v in os.environ.items() if not k.startswith(private)}
+
+
+def _put_aside(directory: Path) -> Path:
+    """Free the name of a directory that no session has: a new session may get that key at once."""
+    return directory.rename(directory.with_name(f"gone-{uuid.uuid4().hex}"))
 
 
 def _matches(

@@ -16,6 +16,7 @@ from sessiond.v1 import (
 from sessiond.v1 import session_service_pb2 as api
 from tests.support.daemon import Daemon
 from tests.support.session import TIMEOUT, Watched, failing, watched
+from tests.support.waiting import until
 
 _MAIN = "from sessiond_server.main import main; main()"
 
@@ -53,6 +54,37 @@ async def test_a_busy_daemon_is_backed_up_and_restored(daemon: Daemon, tmp_path:
             await _goes_on(other, session, sent.seq)
         finally:
             await other.close()
+
+
+async def test_a_backup_put_back_where_agents_still_live_ends_them(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    file = tmp_path / "saved.tar"
+    async with daemon.channel() as channel, watched(channel, str(daemon.workspace)) as session:
+        await session.run("before")
+        agent = (await session.until("process_started")).process_started.pid
+        code, output = await _sessiond("backup", str(file), f"--data-dir={daemon.data_dir}")
+        assert code == 0, output
+        for number in range(3):
+            await session.run(f"after {number}")
+        await daemon.kill()
+        await session.close()
+        for path in daemon.data_dir.glob("sessiond.db*"):
+            path.unlink()
+        code, output = await _sessiond("restore", str(file), f"--data-dir={daemon.data_dir}")
+        assert code == 0, output
+        await daemon.start()
+        restored = Watched(session.stub, session.session_id)
+        try:
+            exited = await restored.until_state("EXITED")
+            await until(lambda: not Path(f"/proc/{agent}").exists(), "the agent is gone")
+            assert "process_adopted" not in restored.kinds()
+            assert "after" not in restored.text()
+            await restored.control(restart=api.Restart())
+            await restored.until_state("IDLE", after=exited.seq)
+            await restored.run("going on")
+        finally:
+            await restored.close()
 
 
 async def _goes_on(other: Daemon, original: Watched, sent_seq: int) -> None:

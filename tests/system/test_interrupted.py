@@ -159,6 +159,8 @@ async def test_what_deleted_sessions_left_is_swept_by_the_next_daemon(daemon: Da
         directory = next(daemon.data_dir.glob("sessions/*"))
         stranger = directory.with_name("4711")
         directory.rename(stranger)
+        (stranger.parent / ".stray").touch()
+        assert "1 live on" in await _doctor(daemon)
         await daemon.start()
         await until(lambda: not stranger.exists(), "the directory is gone")
         await until(lambda: not _lives(agent), "the agent has ended")

@@ -35,7 +35,7 @@ def is_alive(directory: Path, run: int | None = None) -> bool:
     """
     try:
         fd = os.open(directory / program.LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         # Shared: two tests at the same time must not take each other for a shim.

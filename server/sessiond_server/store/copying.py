@@ -9,8 +9,6 @@ from pathlib import Path
 
 from sessiond_server.store.schema import COPIED
 
-_PAGES = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class Copied:
@@ -33,7 +31,9 @@ def copy(source: Path, target: Path) -> Copied:
         ) as reading,
         contextlib.closing(sqlite3.connect(target)) as writing,
     ):
-        reading.backup(writing, pages=_PAGES)
+        # In one step, which holds one view of the store: any smaller ones begin anew whenever the daemon
+        # commits in between, and with a busy one that never ends. Nobody waits for it.
+        reading.backup(writing, pages=-1)
         # One file: without this the copy would want a log beside it.
         writing.execute("PRAGMA journal_mode = DELETE")
         with writing:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 import tarfile
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -67,6 +69,25 @@ async def test_nothing_is_written_over(data_dir: Path, tmp_path: Path) -> None:
         await restore(_config(data_dir), file)
     with pytest.raises(BackupError, match="holds no sessions"):
         backup(_config(tmp_path / "nowhere"), tmp_path / "other.tar")
+
+
+async def test_a_restore_that_broke_off_can_be_done_again(data_dir: Path, tmp_path: Path) -> None:
+    file, fresh = tmp_path / "saved.tar", tmp_path / "fresh"
+    backup(_config(data_dir), file)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with (
+        patch("os.fsync", side_effect=full),
+        pytest.raises(BackupError, match="fresh: No space left on device"),
+    ):
+        await restore(_config(fresh), file)
+    assert not list(fresh.glob("sessiond.db*"))
+    # As if it had been killed.
+    (fresh / "sessiond.db.restoring").write_bytes(b"half of it")
+    await restore(_config(fresh), file)
+    assert [path.name for path in fresh.glob("sessiond.db*")] == ["sessiond.db"]
+    store = Store(fresh / "sessiond.db")
+    assert [row.session_id for row in store.sessions()] == ["s"]
+    store.close()
 
 
 async def test_a_directory_in_use_is_left_alone(data_dir: Path, tmp_path: Path) -> None:

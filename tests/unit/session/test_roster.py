@@ -210,6 +210,24 @@ async def test_a_page_of_sessions_fits_what_clients_receive(house: House) -> Non
     assert seen == [f"fake-{n}" for n in reversed(range(300))]
 
 
+async def test_sessions_of_a_store_that_is_gone_make_way_for_new_ones(house: House) -> None:
+    former = [await house.create() for _ in range(4)]
+    agents = [(await until(session, "process_started")).process_started.pid for session in former]
+    await house.crash()
+    for path in house.config.data_dir.glob("sessiond.db*"):
+        path.unlink()
+    (house.config.data_dir / "sessions" / "a stray file").touch()
+    await house.open()
+    created = await asyncio.gather(*(house.create() for _ in range(4)))
+    assert [session.row.key for session in former] == sorted(session.row.key for session in created)
+    for session in created:
+        await until(session, "state_changed", state=IDLE)
+    await waiting.until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in agents), "the agents are gone"
+    )
+    assert all(session.directory.exists() for session in created)
+
+
 async def test_what_deletions_were_asked_is_not_kept_for_ever(house: House) -> None:
     def kept() -> int:
         count: int = house.store._reading.execute("SELECT count(*) FROM requests").fetchone()[0]

@@ -223,6 +223,18 @@ async def test_a_backup_of_a_busy_store_is_consistent(store: Store, tmp_path: Pa
     other.close()
 
 
+async def test_a_backup_of_a_large_store_ends_while_others_write(store: Store, tmp_path: Path) -> None:
+    key = await store.create_session(_row(), None)
+    await asyncio.gather(*(store.commit(_step(key, seq, 1, 100_000)) for seq in range(1, 400)))
+    seq = 400
+    copying = asyncio.create_task(asyncio.to_thread(copy, store.path, tmp_path / "backup.db"))
+    async with asyncio.timeout(60):
+        while not copying.done():
+            await store.commit(_step(key, seq, 1, 100))
+            seq += 1
+    assert (await copying).sessions == 1
+
+
 @pytest.mark.parametrize("full_sync", [False, True])
 async def test_files_copied_at_any_moment_hold_a_consistent_prefix(
     tmp_path: Path, full_sync: bool
