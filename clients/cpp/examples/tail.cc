@@ -8,6 +8,7 @@
 #include <iostream>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -38,17 +39,17 @@ struct Options {
   std::int64_t count = std::numeric_limits<std::int64_t>::max();
 };
 
-std::int64_t Number(const std::string& flag, const std::string& text) {
+std::int64_t Number(const std::string& flag, const std::string& text, std::int64_t least) {
   try {
     std::size_t used = 0;
     const std::int64_t number = std::stoll(text, &used);
-    if (used == text.size()) {
+    if (used == text.size() && number >= least) {
       return number;
     }
   } catch (const std::logic_error&) {
-    // Said below, like what is only a number in part.
+    // Said below, like what is only a number in part, or too small.
   }
-  throw UsageError(flag + ": \"" + text + "\" is no number");
+  throw UsageError(flag + ": \"" + text + "\" is no number from " + std::to_string(least) + " on");
 }
 
 void Set(Options& options, const std::string& flag, const std::string& value) {
@@ -65,23 +66,26 @@ void Set(Options& options, const std::string& flag, const std::string& value) {
   } else if (flag == "--workspace") {
     options.workspace = value;
   } else if (flag == "--after") {
-    options.after = Number(flag, value);
+    options.after = Number(flag, value, 0);
   } else if (flag == "--send") {
     options.send = value;
   } else if (flag == "--count") {
-    options.count = Number(flag, value);
+    options.count = Number(flag, value, 1);
   } else {
     throw UsageError("there is no " + flag);
   }
 }
 
-Options Parse(int argc, char** argv) {
+/// Nothing: it is help that is asked for.
+std::optional<Options> Parse(int argc, char** argv) {
   Options options;
   options.workspace = std::filesystem::current_path().string();
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--new") {
       options.fresh = true;
+    } else if (flag == "--help" || flag == "-h") {
+      return std::nullopt;
     } else if (i + 1 == argc) {
       throw UsageError("there is no " + flag + ", or it needs a value");
     } else {
@@ -130,6 +134,8 @@ std::string Create(const sessiond::Client& client, const Options& options) {
 
 std::string Tail(const Options& options) {
   const sessiond::Client client(options.connection);
+  // A server that is not there is told at once: a subscription would wait for it.
+  client.Call(&v1::ServerService::Stub::GetServerInfo, v1::GetServerInfoRequest());
   const std::string session = options.fresh ? Create(client, options) : options.session;
   if (options.send) {
     v1::SendRequest request;
@@ -159,7 +165,12 @@ std::string Tail(const Options& options) {
 int main(int argc, char** argv) {
   TakeSignals();
   try {
-    End(Tail(Parse(argc, argv)));
+    const auto options = Parse(argc, argv);
+    if (!options) {
+      std::cout << kUsage << "\n";
+      return 0;
+    }
+    End(Tail(*options));
   } catch (const sessiond::Error& error) {
     End(sessiond::CodeName(error.code()), &error);
   } catch (const std::exception& error) {

@@ -5,7 +5,7 @@ use std::{env, error, fmt, io::Write, process::ExitCode};
 use serde_json::{Value, json};
 use sessiond_client::{
     Client, Connection, Error, SubscribeOptions,
-    v1::{CreateSessionRequest, Event, SendRequest},
+    v1::{CreateSessionRequest, Event, GetServerInfoRequest, SendRequest},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -29,12 +29,15 @@ struct Options {
 }
 
 impl Options {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+    /// `None`: it is help that is asked for.
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self::default();
         while let Some(flag) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{flag} needs a value"));
-            let number =
-                |text: String| text.parse().map_err(|_| format!("{flag}: {text:?} is no number"));
+            let number = |text: String, least: i64| match text.parse() {
+                Ok(number) if number >= least => Ok(number),
+                _ => Err(format!("{flag}: {text:?} is no number from {least} on")),
+            };
             let connection = options.connection.clone();
             match flag.as_str() {
                 "--address" => options.connection = connection.address(value()?),
@@ -44,16 +47,17 @@ impl Options {
                 "--new" => options.new = true,
                 "--driver" => options.driver = Some(value()?),
                 "--workspace" => options.workspace = Some(value()?),
-                "--after" => options.after = number(value()?)?,
+                "--after" => options.after = number(value()?, 0)?,
                 "--send" => options.send = Some(value()?),
-                "--count" => options.count = Some(number(value()?)?.unsigned_abs()),
+                "--count" => options.count = Some(number(value()?, 1)?.unsigned_abs()),
+                "--help" | "-h" => return Ok(None),
                 _ => return Err(format!("there is no {flag}")),
             }
         }
         if options.new == options.session.is_some() {
             return Err("either --session or --new is required".into());
         }
-        Ok(options)
+        Ok(Some(options))
     }
 }
 
@@ -71,6 +75,11 @@ impl From<Error> for Failure {
 
 fn usage(why: impl fmt::Display) -> Failure {
     Failure::Usage(why.to_string())
+}
+
+fn refused(why: &str) -> ExitCode {
+    eprintln!("tail: {why}\n{USAGE}");
+    ExitCode::from(2)
 }
 
 fn print(line: &Value) {
@@ -105,6 +114,8 @@ async fn session(client: &Client, options: &Options) -> Result<String, Failure> 
 
 async fn tail(options: Options) -> Result<&'static str, Failure> {
     let client = Client::connect(&options.connection).map_err(usage)?;
+    // A server that is not there is told at once: a subscription would wait for it.
+    client.call(GetServerInfoRequest {}).await?;
     let session_id = session(&client, &options).await?;
     if let Some(text) = options.send {
         let request = SendRequest { session_id: session_id.clone(), text, ..SendRequest::default() };
@@ -125,9 +136,16 @@ async fn tail(options: Options) -> Result<&'static str, Failure> {
 async fn main() -> Result<ExitCode, Box<dyn error::Error>> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
-    let run = async { tail(Options::parse(env::args().skip(1)).map_err(usage)?).await };
+    let options = match Options::parse(env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{USAGE}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(why) => return Ok(refused(&why)),
+    };
     let end = tokio::select! {
-        end = run => end,
+        end = tail(options) => end,
         _ = interrupted.recv() => Ok("CANCELLED"),
         _ = terminated.recv() => Ok("CANCELLED"),
     };
@@ -136,10 +154,7 @@ async fn main() -> Result<ExitCode, Box<dyn error::Error>> {
             print(&json!({"end": end}));
             ExitCode::SUCCESS
         }
-        Err(Failure::Usage(why)) => {
-            eprintln!("tail: {why}\n{USAGE}");
-            ExitCode::from(2)
-        }
+        Err(Failure::Usage(why)) => refused(&why),
         Err(Failure::Call(error)) => {
             let end = support::code_name(error.code());
             print(&json!({"end": end, "error": support::error_to_json(&error)}));

@@ -9,7 +9,9 @@ import dev.sessiond.client.SubscribeOptions;
 import dev.sessiond.client.Subscription;
 import dev.sessiond.v1.CreateSessionRequest;
 import dev.sessiond.v1.Event;
+import dev.sessiond.v1.GetServerInfoRequest;
 import dev.sessiond.v1.SendRequest;
+import dev.sessiond.v1.ServerServiceGrpc;
 import dev.sessiond.v1.SessionServiceGrpc;
 import java.nio.file.Path;
 import java.util.Iterator;
@@ -61,15 +63,30 @@ public final class Tail {
       case "--session" -> session = value;
       case "--driver" -> driver = value;
       case "--workspace" -> workspace = value;
-      case "--after" -> after = Long.parseLong(value);
+      case "--after" -> after = number(flag, value, 0);
       case "--send" -> send = value;
-      case "--count" -> count = Long.parseLong(value);
+      case "--count" -> count = number(flag, value, 1);
       default -> throw new IllegalArgumentException("there is no " + flag);
     }
   }
 
+  private static long number(String flag, String text, long least) {
+    try {
+      long number = Long.parseLong(text);
+      if (number >= least) {
+        return number;
+      }
+    } catch (NumberFormatException e) {
+      // Said below, like a number that is too small.
+    }
+    throw new IllegalArgumentException(flag + ": \"" + text + "\" is no number from " + least + " on");
+  }
+
   private String run() {
     try (SessiondClient client = SessiondClient.connect(connection.build())) {
+      // A server that is not there is told at once: a subscription would wait for it.
+      client.call(
+          ServerServiceGrpc.getGetServerInfoMethod(), GetServerInfoRequest.getDefaultInstance());
       if (fresh) {
         CreateSessionRequest request =
             CreateSessionRequest.newBuilder().setDriver(driver).setWorkspace(workspace).build();
@@ -127,12 +144,29 @@ public final class Tail {
     }
   }
 
+  /** Whether {@code --help} stands where a flag can: the value of another may read like it. */
+  private static boolean asksForHelp(List<String> arguments) {
+    int i = 0;
+    while (i < arguments.size()) {
+      String flag = arguments.get(i);
+      if (flag.equals("--help") || flag.equals("-h")) {
+        return true;
+      }
+      i += flag.equals("--new") ? 1 : 2;
+    }
+    return false;
+  }
+
   /**
    * Runs the program.
    *
    * @param arguments its flags
    */
   public static void main(String[] arguments) {
+    if (asksForHelp(List.of(arguments))) {
+      System.out.println(USAGE);
+      return;
+    }
     Runtime.getRuntime().addShutdownHook(new Thread(Tail::onSignal));
     int status;
     try {
