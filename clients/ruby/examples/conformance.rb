@@ -116,7 +116,7 @@ end
 
 begin
   Program.new(JSON.parse(ARGV.empty? ? $stdin.read : File.read(ARGV.first))).run
-rescue Undoable, KeyError, JSON::ParserError, ArgumentError, Google::Protobuf::ParseError => e
+rescue Undoable, Sessiond::AddressError, KeyError, JSON::ParserError, ArgumentError, Google::Protobuf::ParseError => e
   warn "conformance: #{e.message}"
   exit 1
 end

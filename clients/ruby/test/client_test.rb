@@ -132,6 +132,27 @@ class ClientTest < Minitest::Test
     closer.join(5)
   end
 
+  # grpc answers a cancellation with a CallError while it is about to begin or to read.
+  def test_close_at_any_moment_ends_it_as_cancelled
+    @fake.on_subscribe = lambda do |_, call|
+      Enumerator.new do |out|
+        seq = 0
+        out << page(seq += 1, seq) until call.cancelled?
+      end
+    end
+    ends = Array.new(200) do
+      subscription = @client.subscribe("s")
+      closer = Thread.new do
+        sleep(rand * 0.03)
+        subscription.close
+      end
+      assert_raises(Sessiond::Error) { subscription.each_batch { |response| response } }.code
+    ensure
+      closer.join
+    end
+    assert_equal({ CANCELLED: 200 }, ends.tally)
+  end
+
   def test_the_pace_doubles_up_to_five_seconds
     pace = Sessiond::Pace.new
     [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5].each { |ceiling| assert_in_delta ceiling, pace.next, ceiling * 0.2 }

@@ -63,7 +63,8 @@ class EndpointTest < Minitest::Test
     assert_equal ["localhost:7", :tcp], Endpoint.new(address: "http://localhost:7").target
     assert_equal ["h:7", :tls], Endpoint.new(address: "https://h:7/").target
     assert_equal ["[::1]:7", :tcp], Endpoint.new(address: "[::1]:7").target
-    ["", "host", "unix:relative", "unix://relative", ":7", "host:", "https://h/x:7", "a b:7"].each do |bad|
+    ["", "host", "unix:relative", "unix://relative", ":7", "host:", "https://h/x:7", "a b:7", "h:0", "h:65536",
+     "https://h:99999", "[::1]:0"].each do |bad|
       assert_raises(Sessiond::AddressError, bad) { Endpoint.new(address: bad).target }
     end
   end

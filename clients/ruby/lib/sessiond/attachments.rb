@@ -60,7 +60,7 @@ module Sessiond
           digest << response.data
           yield response.data
         end
-      rescue GRPC::BadStatus => e
+      rescue *Error::RAISED => e
         error = Error.of(e)
         raise error if !error.unavailable? || (failures += 1) == Pace::MAX_ATTEMPTS
 

@@ -84,7 +84,7 @@ module Sessiond
       request.request_id = Sessiond.new_request_id if mutating && retries && request.request_id.empty?
       once = lambda do |seconds|
         stub.public_send(call, request, deadline: Time.now + seconds, metadata:)
-      rescue GRPC::BadStatus => e
+      rescue *Error::RAISED => e
         raise Error.of(e)
       end
       timeout ||= @timeout

@@ -43,7 +43,8 @@ module Sessiond
         return ["unix:#{path}", :unix]
       end
       match = %r{\A(https?://)?((?:\[[0-9a-fA-F:.]+\]|[^:/\[\]\s]+):\d{1,5})/?\z}.match(address)
-      unless match
+      # grpc would take 65537 for 1.
+      unless match && match[2][/\d+\z/].to_i.between?(1, 65_535)
         raise AddressError, "#{address.inspect} is no address: write unix:///path, host:port or https://host:port"
       end
 
@@ -54,7 +55,7 @@ module Sessiond
     def current_token
       token || (token_file && File.read(token_file).strip)
     rescue SystemCallError => e
-      raise AddressError, "the token file can't be read: #{e.message}"
+      raise AddressError.new("the token file can't be read: #{e.message}", :UNAUTHENTICATED)
     end
 
     # Raises AddressError when a token would cross a network in the clear.

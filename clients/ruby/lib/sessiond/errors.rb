@@ -1,12 +1,11 @@
 # frozen_string_literal: true
 
 module Sessiond
-  # The address, token or certificate can't be used as given; the text says what to change.
-  class AddressError < ArgumentError; end
-
   # How every call fails.
   class Error < StandardError
     DOMAIN = "sessiond"
+    # What grpc raises. A CallError is a call that was cancelled at a moment it did not expect.
+    RAISED = [GRPC::BadStatus, GRPC::Core::CallError].freeze
     CODES = GRPC::Core::StatusCodes.constants.to_h do |name|
       [GRPC::Core::StatusCodes.const_get(name), name]
     end.freeze
@@ -38,6 +37,7 @@ module Sessiond
     # Makes an Error of what grpc raises.
     def self.of(status)
       return status if status.is_a?(Error)
+      return new(:INTERNAL, status.message) if status.is_a?(GRPC::Core::CallError)
 
       new(CODES.fetch(status.code, :UNKNOWN), status.details.to_s, **details(status))
     end
@@ -82,6 +82,13 @@ module Sessiond
 
       # What transports and proxies call a connection that was cut.
       reason.empty? && %i[INTERNAL UNKNOWN CANCELLED].include?(code) ? :guess : false
+    end
+  end
+
+  # The address, token or certificate can't be used as given; the text says what to change. No call was made.
+  class AddressError < Error
+    def initialize(message, code = :INVALID_ARGUMENT)
+      super(code, message)
     end
   end
 end

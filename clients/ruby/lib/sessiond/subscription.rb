@@ -123,7 +123,7 @@ module Sessiond
         silence.resume
       end
       nil
-    rescue GRPC::BadStatus => e
+    rescue *Error::RAISED => e
       silence&.barked? ? Error.new(:UNAVAILABLE, "nothing heard for #{@watchdog} s") : Error.of(e)
     ensure
       silence&.stop
