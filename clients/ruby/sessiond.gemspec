@@ -8,12 +8,13 @@ Gem::Specification.new do |spec|
   spec.summary = "Client of sessiond, the gRPC service that hosts AI coding-agent sessions"
   spec.description = "Typed calls, errors with reasons, and subscriptions that outlive their connections."
   spec.authors = ["The sessiond authors"]
+  spec.homepage = "https://sessiond.dev"
   spec.license = "Apache-2.0"
   spec.required_ruby_version = ">= 3.1"
   spec.metadata["rubygems_mfa_required"] = "true"
 
   # gen/ is a copy of the generated code that `rake gen` makes: a gem can't reach outside its own folder.
-  spec.files = Dir["lib/**/*.rb", "gen/**/*.rb", "exe/*", "README.md"]
+  spec.files = Dir["lib/**/*.rb", "gen/**/*.rb", "exe/*", "README.md", "LICENSE"]
   spec.require_paths = %w[lib gen]
   spec.bindir = "exe"
   spec.executables = ["sessiond-tail"]
