@@ -36,6 +36,7 @@ class Faults:
         self._frozen: set[asyncio.Task[None]] = set()
         self._weights: dict[Callable[[], Awaitable[None]], int] = {
             self._kill_watcher: 30,
+            self._freeze_watcher: 5,
             self._kill_agent: 14,
             self._kill_shim: 10,
             self._kill_daemon: 20,
@@ -62,7 +63,11 @@ class Faults:
     # --- one each ---
 
     async def _kill_watcher(self) -> None:
-        self.kills += await self._random.choice(self._sessions).watchers.kill(self._random)
+        watchers = self._random.choice(self._sessions).watchers
+        self.kills += await watchers.kill(self._random, self._random.choice(_KILLS))
+
+    async def _freeze_watcher(self) -> None:
+        self._freeze(self._random.choice(self._sessions).watchers.pids(), 8.0)
 
     async def _kill_agent(self) -> None:
         self._signal(processes.agents(self._daemon.data_dir), self._random.choice(_KILLS))

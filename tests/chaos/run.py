@@ -1,4 +1,4 @@
-"""Everything at once: random deaths, freezes, cuts and full disks under clients that do everything.
+"""Everything at once: deaths, freezes, cuts, full disks, clock jumps, under clients that do everything.
 
 `python -m tests.chaos.run [--minutes M] [--sessions N] [--watchers N] [--seed N]`. Every decision comes
 from the seed, the moments do not. The last line is one JSON object; the exit code is 1 when a promise
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests.chaos import meddlers, processes
 from tests.chaos.checkers import count
+from tests.chaos.clocks import JumpingDaemon
 from tests.chaos.faults import Faults
 from tests.chaos.proxy import Proxy
 from tests.chaos.sessions import Attacked, Findings, ways
@@ -151,7 +152,7 @@ async def _place() -> AsyncIterator[tuple[Daemon, Path | None]]:
     With CHAOS_KEEP in the environment all its files are kept.
     """
     folder = Path(tempfile.mkdtemp(prefix="sessiond-"))
-    daemon = Daemon(folder, _SETTINGS)
+    daemon = JumpingDaemon(folder, _SETTINGS)
     try:
         with small_disk(daemon.data_dir, _DISK_MB) as mounted:
             if not mounted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,14 +74,20 @@ class Watchers:
             env=dict(env),
         )
 
-    async def kill(self, rng: random.Random) -> bool:
-        """SIGKILL one of them and start it again; False when there is none yet."""
+    def pids(self) -> list[int]:
+        """Those that run now."""
+        return [process.pid for process in self._running.values() if process.returncode is None]
+
+    async def kill(self, rng: random.Random, number: signal.Signals) -> bool:
+        """End one of them by a signal and start it again; False when there is none yet."""
         if not self._running:
             return False
         name = rng.choice(sorted(self._running))
         process = self._running[name]
         if process.returncode is None:
-            process.kill()
+            process.send_signal(number)
+            # One that is frozen hears nothing else than a SIGKILL before that.
+            process.send_signal(signal.SIGCONT)
         await process.wait()
         await self._start(name)
         return True

@@ -27,6 +27,7 @@ GATES: tuple[Gate, ...] = (
     Gate("client-checks", "each client passes the checks of its own language", clients.checks),
     Gate("clients", "clients of every language behave the same", clients.conformance),
     Gate("chaos", "killing the daemon loses, doubles and reorders nothing", show.chaos),
+    Gate("load", "many readers, streams and sessions cost little and leave nothing", show.load),
     Gate("fuzz", "no bytes break a driver or either end of the shim's socket", show.fuzz),
     Gate("benchmarks", "the benchmarks run and hold their floors", show.benchmarks),
 )

@@ -55,6 +55,16 @@ def chaos() -> None:
     _hold("kill_server", figures, kills=_at_least(5), events=_at_least(1), **clean)
 
 
+def load() -> None:
+    """Stalled readers, streams that come and go, idle streams and many sessions, in short forms."""
+    readers = _figures("tests.bench.readers", "--live", "50", "--lines", "20000", "--rounds", "1")
+    _hold("readers", readers, live=_at_least(50), rss_growth_mb=lambda grown: grown < 30)
+    leak = _figures("tests.bench.leak", "--streams", "3000")
+    _hold("leak", leak, growth_mb=lambda grown: grown < 8)
+    _figures("tests.bench.idle", "--streams", "1000")
+    _hold("sessions", _figures("tests.bench.sessions", "--sessions", "50"), left=_zero)
+
+
 def fuzz() -> None:
     """Bytes that are made to reach as much as they can of the drivers and of the shim's socket."""
     if not CI and importlib.util.find_spec("atheris") is None:
