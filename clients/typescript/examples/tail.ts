@@ -12,9 +12,9 @@ import {
   SessiondError,
 } from "@sessiond/client";
 
-const USAGE = `tail [--address ADDR] [--token-file FILE] [--tls-ca FILE]
-     [--session ID | --new --driver NAME --workspace DIR]
-     [--after N] [--send TEXT] [--count N]`;
+const USAGE = `usage: tail [--address ADDR] [--token-file FILE] [--tls-ca FILE]
+            [--session ID | --new --driver NAME --workspace DIR]
+            [--after N] [--send TEXT] [--count N]`;
 
 function options() {
   const text = { type: "string" } as const;
@@ -30,16 +30,20 @@ function options() {
       after: { type: "string", default: "0" },
       send: text,
       count: text,
+      help: { type: "boolean", short: "h", default: false },
     },
   });
+  if (values.help) return undefined;
   if ((values.session === undefined) !== values.new) throw new TypeError("give either --session ID or --new");
-  const count = values.count === undefined ? Infinity : Number(values.count);
-  if (!/^\d+$/.test(values.after) || Number.isNaN(count))
-    throw new TypeError("--after and --count are numbers");
-  return { ...values, after: BigInt(values.after), count };
+  const { after, count } = values;
+  if (!/^\d+$/.test(after)) throw new TypeError(`--after ${after}: not a whole number`);
+  if (count !== undefined && !/^0*[1-9]\d*$/.test(count)) {
+    throw new TypeError(`--count ${count}: not a positive whole number`);
+  }
+  return { ...values, after: BigInt(after), count: count === undefined ? Infinity : Number(count) };
 }
 
-type Options = ReturnType<typeof options>;
+type Options = NonNullable<ReturnType<typeof options>>;
 
 function say(line: object): void {
   process.stdout.write(`${JSON.stringify(line)}\n`);
@@ -58,11 +62,13 @@ async function follow(client: SessiondClient, wanted: Options, signal: AbortSign
   let sessionId = wanted.session ?? "";
   if (wanted.new) {
     const { driver, workspace } = wanted;
-    sessionId = (await mutate(client.sessions.createSession, { driver, workspace })).session?.sessionId ?? "";
+    const created = await mutate(client.sessions.createSession, { driver, workspace }, { signal });
+    sessionId = created.session?.sessionId ?? "";
   }
-  if (wanted.send !== undefined) await mutate(client.sessions.send, { sessionId, text: wanted.send });
+  if (wanted.send !== undefined) {
+    await mutate(client.sessions.send, { sessionId, text: wanted.send }, { signal });
+  }
   let printed = 0;
-  if (wanted.count === 0) return "DONE";
   for await (const event of client.subscribe(sessionId, { afterSeq: wanted.after, signal })) {
     say(lineOf(event));
     if (++printed === wanted.count) return "DONE";
@@ -71,11 +77,17 @@ async function follow(client: SessiondClient, wanted: Options, signal: AbortSign
 }
 
 async function run(wanted: Options): Promise<number> {
-  const client = createSessiondClient({
-    address: wanted.address,
-    tokenFile: wanted["token-file"],
-    tlsCa: wanted["tls-ca"],
-  });
+  let client: SessiondClient;
+  try {
+    client = createSessiondClient({
+      address: wanted.address,
+      tokenFile: wanted["token-file"],
+      tlsCa: wanted["tls-ca"],
+    });
+  } catch (thrown) {
+    complain(thrown);
+    return 1;
+  }
   const stop = new AbortController();
   for (const name of ["SIGINT", "SIGTERM"] as const) {
     process.once(name, () => {
@@ -102,9 +114,28 @@ async function run(wanted: Options): Promise<number> {
   }
 }
 
-try {
-  process.exitCode = await run(options());
-} catch (thrown) {
-  process.stderr.write(`tail: ${thrown instanceof Error ? thrown.message : String(thrown)}\n${USAGE}\n`);
-  process.exitCode = 2;
+function complain(thrown: unknown): void {
+  process.stderr.write(`tail: ${thrown instanceof Error ? thrown.message : String(thrown)}\n`);
 }
+
+async function main(): Promise<number> {
+  let wanted: Options | undefined;
+  try {
+    wanted = options();
+  } catch (thrown) {
+    complain(thrown);
+    process.stderr.write(`${USAGE}\n`);
+    return 2;
+  }
+  if (wanted !== undefined) return run(wanted);
+  process.stdout.write(`${USAGE}\n`);
+  return 0;
+}
+
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  // Whoever read has seen enough: quiet, and with the code that a shell reports for SIGPIPE.
+  if (error.code === "EPIPE") process.exit(141);
+  complain(error);
+  process.exit(1);
+});
+process.exitCode = await main();

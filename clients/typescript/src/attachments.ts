@@ -1,11 +1,10 @@
 import { createHash } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
 import { type Client, Code } from "@connectrpc/connect";
 import type { AttachmentService } from "#gen/sessiond/v1/attachment_service_pb.js";
 import { ErrorReason } from "#gen/sessiond/v1/error_reason_pb.js";
 import type { Attachment } from "#gen/sessiond/v1/session_pb.js";
 import { hasReason, SessiondError } from "./errors.js";
-import { attempts, MAX_ATTEMPTS, newRequestId, Pace } from "./retry.js";
+import { attempts, MAX_ATTEMPTS, newRequestId, Pace, pause } from "./retry.js";
 
 /** How much of an attachment travels in one call. */
 export const CHUNK_BYTES = 1 << 20;
@@ -88,7 +87,7 @@ export async function* download(
     } catch (thrown) {
       const error = SessiondError.of(thrown);
       if (error.code !== Code.Unavailable || attempt === MAX_ATTEMPTS) throw error;
-      await sleep(pace.next(error.retryAfterMs), undefined, options);
+      await pause(pace.next(error.retryAfterMs), options);
     }
   }
   if (digest.digest("hex") !== ref) {

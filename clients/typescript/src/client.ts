@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import type { SecureClientSessionOptions } from "node:http2";
 import { connect } from "node:net";
-import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
+import { type Client, Code, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { AttachmentService } from "#gen/sessiond/v1/attachment_service_pb.js";
 import { ServerService } from "#gen/sessiond/v1/server_service_pb.js";
@@ -90,7 +90,17 @@ function tokenOf(endpoint: Endpoint, target: Target): (() => string) | undefined
       `the token would cross the network in the clear: write https://${new URL(target.baseUrl).host}`,
     );
   }
-  return () => token || readFileSync(tokenFile ?? "", "utf8").trim();
+  return () => token || readToken(tokenFile ?? "");
+}
+
+function readToken(file: string): string {
+  try {
+    return readFileSync(file, "utf8").trim();
+  } catch (thrown) {
+    // Of its own kind at once: its ENOENT is not that of a socket, which a daemon may yet make.
+    const why = thrown instanceof Error ? thrown.message : String(thrown);
+    throw new SessiondError(`the token file ${file} can't be read: ${why}`, Code.Unauthenticated);
+  }
 }
 
 function authorized(token: () => string): Interceptor {

@@ -99,8 +99,8 @@ export function parseAddress(address: string): Target {
     return { baseUrl: "http://localhost", socket: path, mayCarryToken: true };
   }
   const match = /^(https?:\/\/)?(\[[0-9a-fA-F:.]+\]|[^:/[\]\s]+):(\d{1,5})\/?$/.exec(address);
-  const [host, port] = [match?.[2], match?.[3]];
-  if (host === undefined || port === undefined) throw badAddress(address);
+  const [host, port = ""] = [match?.[2], match?.[3]];
+  if (host === undefined || !(Number(port) >= 1 && Number(port) <= 65_535)) throw badAddress(address);
   const secure = match?.[1] === "https://";
   return {
     baseUrl: `${secure ? "https" : "http"}://${host}:${port}`,

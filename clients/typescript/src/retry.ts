@@ -44,8 +44,17 @@ export async function attempts<Response>(
       if (error.code !== Code.Unavailable || attempt === MAX_ATTEMPTS) throw error;
       const delay = pace.next(error.retryAfterMs);
       if (Date.now() + delay >= deadline) throw error;
-      await sleep(delay, undefined, options.signal ? { signal: options.signal } : {});
+      await pause(delay, options);
     }
+  }
+}
+
+/** Waits; the caller's signal ends it as it ends a call. */
+export async function pause(ms: number, { signal }: { signal?: AbortSignal }): Promise<void> {
+  try {
+    await sleep(ms, undefined, signal ? { signal } : {});
+  } catch (aborted) {
+    throw SessiondError.of(aborted);
   }
 }
 

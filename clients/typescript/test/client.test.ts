@@ -76,6 +76,18 @@ test("mutate does not wait for what the deadline rules out", async () => {
   assert.ok(Date.now() - started < 400);
 });
 
+test("the caller's signal ends the wait for another attempt as CANCELLED", async () => {
+  const call = (): Promise<string> => Promise.reject(refusal(Code.Unavailable, "SERVER_DRAINING", 900));
+  const cancelled = (error: unknown): boolean =>
+    error instanceof SessiondError && error.code === Code.Canceled;
+  await assert.rejects(mutate(call, {}, { signal: AbortSignal.timeout(50) }), SessiondError);
+  const stop = new AbortController();
+  setTimeout(() => {
+    stop.abort();
+  }, 50);
+  await assert.rejects(mutate(call, {}, { signal: stop.signal }), cancelled);
+});
+
 test("a subscription goes on after its last event", async () => {
   const asked: SubscribeRequest[] = [];
   const client = sessions(async function* (request) {

@@ -3,8 +3,11 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
+import { Code } from "@connectrpc/connect";
 import { createSessiondClient } from "../src/client.js";
 import { discover, parseAddress, runtimeDir } from "../src/endpoint.js";
+import { SessiondError } from "../src/errors.js";
+import { mutate } from "../src/retry.js";
 
 function folderWith(files: Record<string, string>): { folder: string; env: Record<string, string> } {
   const folder = mkdtempSync(join(tmpdir(), "sessiond-"));
@@ -62,9 +65,29 @@ test("addresses", () => {
     "host:",
     "https://h/x:7",
     "a b:7",
+    "h:0",
+    "h:65536",
+    "https://h:99999",
+    "[::1]:0",
   ]) {
     assert.throws(() => parseAddress(bad), TypeError, bad);
   }
+});
+
+test("an unreadable token file is told at once", async () => {
+  const tokenFile = join(folderWith({}).folder, "gone");
+  const client = createSessiondClient({ address: "127.0.0.1:1", tokenFile });
+  const told = (error: unknown): boolean =>
+    error instanceof SessiondError &&
+    error.code === Code.Unauthenticated &&
+    error.message.includes(tokenFile) &&
+    error.message.includes("ENOENT");
+  await assert.rejects(client.server.getServerInfo({}), told);
+  await assert.rejects(mutate(client.sessions.send, { sessionId: "s", text: "x" }), told);
+  const subscription = client.subscribe("s", { timeoutMs: 2000 });
+  await assert.rejects(subscription.batches().next(), told);
+  assert.equal(subscription.reconnects, 0);
+  client.close();
 });
 
 test("a token stays on the machine or is encrypted", () => {
