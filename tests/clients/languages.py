@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BuildError", "Language", "languages"]
+__all__ = ["BuildError", "Language", "languages", "read_manifest"]
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "clients"
@@ -109,12 +109,27 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
     return [p for p in found if not skipped.intersection(p.relative_to(folder).parts)]
 
 
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return what a conformance.json says; a key that stands twice would hide the first: ValueError."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = sorted({key for key in keys if keys.count(key) > 1})
+            raise ValueError(f"{path}: more than once: {', '.join(twice)}")
+        return found
+
+    manifest: dict[str, Any] = json.loads(path.read_text(), object_pairs_hook=once)
+    return manifest
+
+
 def languages() -> list[Language]:
     """Return every client that has a manifest, in the order of their keys (folder names)."""
     cache = Path(os.environ.get("SESSIOND_CLIENT_BUILDS", ROOT / ".toolchains" / "clients"))
     found = []
     for path in sorted(CLIENTS.glob("*/conformance.json")):
-        manifest = json.loads(path.read_text())
+        manifest = read_manifest(path)
         key = path.parent.name
         found.append(Language(key, path.parent, cache / key, manifest))
     return found

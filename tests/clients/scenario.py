@@ -44,6 +44,11 @@ class Scenario:
         return wanted if isinstance(wanted, list) else [wanted]
 
     @property
+    def variants(self) -> list[Scenario]:
+        """The scenario once with each of its `variants`, or as it is when it has none."""
+        return [Scenario(self.name, {**self.data, **v}) for v in self.data.get("variants", [{}])]
+
+    @property
     def seconds(self) -> float:
         """The time limit of one run of the program."""
         limit: float = self.data.get("limit_s", 60)
@@ -203,6 +208,7 @@ class _Program:
         self.lines: list[dict[str, Any]] = []
         self.progress: list[dict[str, Any]] = []
         self.exit_code = -1
+        self.text = ""
         self.errors = ""
 
     async def run(self) -> None:
@@ -248,6 +254,9 @@ class _Program:
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
+        if "expect_text" in self._scenario:
+            self.text = (await process.stdout.read()).decode(errors="replace")
+            return
         during = list(self._scenario.get("during", []))
         while line := await process.stdout.readline():
             said = json.loads(line)
@@ -274,6 +283,9 @@ def _judge(scenario: dict[str, Any], program: _Program) -> Outcome:
     outcome = Outcome()
     if program.exit_code != scenario.get("exit", 0):
         outcome.complaints.append(f"exit code {program.exit_code}: {program.errors.strip()[-600:]}")
+    if "expect_text" in scenario:
+        wanted = {"$matches": scenario["expect_text"]}
+        outcome.complaints += complaints(wanted, program.text, program.text, "stdout")
     if "expect_lines" in scenario:
         outcome.complaints += complaints(scenario["expect_lines"], program.lines, program.lines, "lines")
     if "expect_last" in scenario:
@@ -311,16 +323,24 @@ async def _run_once(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+async def _attempt(
+    scenario: Scenario, language: Language, transport: str, shared: SharedDaemon
+) -> Outcome:
+    try:
+        return await _run_once(scenario, language, transport, shared)
+    except (OSError, RuntimeError, ValueError, grpc.RpcError) as error:
+        # The program is not there, the daemon does not come up, a line is no JSON: one cell fails.
+        return Outcome([repr(error)])
+
+
 async def run(scenario: Scenario, language: Language, shared: SharedDaemon) -> Outcome:
-    """Run the scenario over each of its transports; the first that fails decides."""
+    """Run each variant of the scenario over each of its transports; the first that fails decides."""
     outcome = Outcome()
     for transport in scenario.transports:
-        try:
-            outcome = await _run_once(scenario, language, transport, shared)
-        except (OSError, RuntimeError, ValueError, grpc.RpcError) as error:
-            # The program is not there, the daemon does not come up, a line is no JSON: one cell fails.
-            outcome = Outcome([repr(error)])
-        if outcome.complaints:
-            outcome.complaints = [f"[{transport}] {c}" for c in outcome.complaints]
-            return outcome
+        for number, variant in enumerate(scenario.variants):
+            outcome = await _attempt(variant, language, transport, shared)
+            if outcome.complaints:
+                which = f"{transport}, variant {number}" if "variants" in scenario.data else transport
+                outcome.complaints = [f"[{which}] {c}" for c in outcome.complaints]
+                return outcome
     return outcome

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.clients import conformance
 from tests.clients.expect import complaints, look_up
-from tests.clients.languages import BuildError, Language, languages
+from tests.clients.languages import BuildError, Language, languages, read_manifest
 from tests.clients.proxy import CuttingProxy
 from tests.clients.scenario import Scenario, SharedDaemon, filled, run, scenarios
 
@@ -210,6 +211,44 @@ def test_a_missing_toolchain_is_named(tmp_path: Path) -> None:
     assert _language(tmp_path, "", needs=[[sys.executable, "-c", ""]]).missing() == ""
     assert _language(tmp_path, "", needs=[["no-such-compiler"]]).missing() == "no-such-compiler"
     assert _language(tmp_path, "", needs=[[sys.executable, "-c", "exit(1)"]]).missing()
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "conformance.json"
+    path.write_text('{"language": "Test", "checks": [["true"]], "checks": []}')
+    with pytest.raises(ValueError, match="more than once: checks"):
+        read_manifest(path)
+
+
+@pytest.mark.parametrize(("ci", "code", "failed"), [("", 0, 0), ("true", 1, 1)])
+def test_a_run_that_could_only_skip(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ci: str,
+    code: int,
+    failed: int,
+) -> None:
+    language = _language(tmp_path, "", needs=[["no-such-compiler"]])
+    monkeypatch.setattr(conformance, "languages", lambda: [language])
+    monkeypatch.setattr(sys, "argv", ["conformance", "--language", "test"])
+    monkeypatch.setenv("CI", ci)
+    assert conformance.main() == code
+    said = capsys.readouterr().out.splitlines()
+    assert "its toolchain is missing: no-such-compiler" in said[0]
+    assert json.loads(said[-1])["failed"] == failed
+
+
+async def test_every_variant_is_played(tmp_path: Path) -> None:
+    variants = [{"exit": 0}, {"exit": 3}]
+    program = "import sys; print('what: it is'); sys.exit(3)"
+    found = await _outcome(tmp_path, program, expect={}, expect_text="^what", variants=variants[1:])
+    assert found == []
+    found = await _outcome(tmp_path, program, expect={}, expect_text="how", variants=variants)
+    assert found == [
+        "[unix, variant 0] exit code 3: ",
+        "[unix, variant 0] stdout: 'what: it is\\n' fails $matches 'how'",
+    ]
 
 
 def test_every_client_folder_has_a_manifest() -> None:

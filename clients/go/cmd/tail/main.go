@@ -45,9 +45,9 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.BoolVar(&f.create, "new", false, "create a session and follow it")
 	set.StringVar(&f.driver, "driver", "echo", "driver of the new session")
 	set.StringVar(&f.workspace, "workspace", here, "folder of the new session")
-	set.Int64Var(&f.after, "after", 0, "events after this seq")
+	set.Int64Var(&f.after, "after", 0, "events after seq `N`")
 	set.StringVar(&f.send, "send", "", "message to send first")
-	set.Func("count", "stop after `so many` events", func(text string) (err error) {
+	set.Func("count", "stop after `N` events", func(text string) (err error) {
 		f.count, err = strconv.Atoi(text)
 		return err
 	})
