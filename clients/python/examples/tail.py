@@ -12,11 +12,26 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 from sessiond.v1 import event_pb2
-from sessiond_client import SessiondClient, SessiondError, Tls, discover
+from sessiond_client import AddressError, SessiondClient, SessiondError, Tls, discover
+
+_BROKEN_PIPE = 141  # as the shell reports a program that died of SIGPIPE
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number that may not be less."""
+
+    def number(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return value
+
+    return number
 
 
 def options() -> argparse.Namespace:
@@ -30,9 +45,11 @@ def options() -> argparse.Namespace:
     which.add_argument("--new", action="store_true", help="create a session")
     parser.add_argument("--driver", default="echo")
     parser.add_argument("--workspace", default=os.getcwd(), metavar="DIR")
-    parser.add_argument("--after", type=int, default=0, metavar="N", help="events after this seq")
+    parser.add_argument(
+        "--after", type=at_least(0), default=0, metavar="N", help="events after this seq"
+    )
     parser.add_argument("--send", metavar="TEXT", help="send a message first")
-    parser.add_argument("--count", type=int, metavar="N", help="stop after so many events")
+    parser.add_argument("--count", type=at_least(1), metavar="N", help="stop after so many events")
     return parser.parse_args()
 
 
@@ -61,8 +78,6 @@ async def follow(client: SessiondClient, wanted: argparse.Namespace) -> str:
     if wanted.send is not None:
         await client.send(session_id, wanted.send)
     printed = 0
-    if wanted.count == 0:
-        return "DONE"
     async with client.subscribe(session_id, wanted.after) as subscription:
         async for event in subscription:
             say(**event_line(event))
@@ -74,15 +89,24 @@ async def follow(client: SessiondClient, wanted: argparse.Namespace) -> str:
 
 async def run(wanted: argparse.Namespace) -> int:
     """Follow until the end, an error, or a signal; return the exit code."""
-    tls = Tls(ca_file=wanted.tls_ca) if wanted.tls_ca else None
-    endpoint = discover(wanted.address, token_file=wanted.token_file, tls=tls)
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
-        async with SessiondClient(endpoint, patience=5.0) as client:
-            say(end=await follow(client, wanted))
+        async with AsyncExitStack() as stack:
+            try:
+                tls = Tls(ca_file=wanted.tls_ca) if wanted.tls_ca else None
+                endpoint = discover(wanted.address, token_file=wanted.token_file, tls=tls)
+                hasty = await stack.enter_async_context(SessiondClient(endpoint, patience=0.0))
+            except AddressError as error:
+                sys.stderr.write(f"tail: {error}\n")
+                return 1
+            # A daemon that is not there is told at once, rather than waited for.
+            await hasty.server_info()
+            await hasty.close()
+            async with SessiondClient(endpoint, patience=5.0) as client:
+                say(end=await follow(client, wanted))
     except asyncio.CancelledError:
         say(end="CANCELLED")
     except SessiondError as error:
@@ -92,5 +116,16 @@ async def run(wanted: argparse.Namespace) -> int:
     return 0
 
 
+def main() -> int:
+    """Run; return the exit code."""
+    try:
+        return asyncio.run(run(options()))
+    except BrokenPipeError:
+        # Whoever read has seen enough. What is still buffered has nowhere to go, and Python would
+        # complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
 if __name__ == "__main__":
-    sys.exit(asyncio.run(run(options())))
+    sys.exit(main())

@@ -9,14 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
+
+from ._errors import SessiondError
+
 __all__ = ["AddressError", "Endpoint", "Tls", "data_dir", "discover", "runtime_dir"]
 
 # sockaddr_un.sun_path holds 108 bytes on Linux and 104 on the BSDs and macOS, the NUL included.
 _MAX_SOCKET_PATH = 107
 
 
-class AddressError(ValueError):
-    """The address, token or certificate can't be used as given; the text says what to change."""
+class AddressError(SessiondError, ValueError):
+    """The address, token or certificate can't be used as given; the text says what to change.
+
+    No call was made. `code` is UNAUTHENTICATED for a token, INVALID_ARGUMENT for the rest.
+    """
+
+    def __init__(self, message: str, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT) -> None:
+        super().__init__(code, message)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,10 +158,14 @@ class _Token:
         except (OSError, UnicodeDecodeError) as error:
             # While a daemon replaces the file, the token of before is as good a guess as any.
             if not self._value:
-                raise AddressError(f"the token file can't be read: {error}") from error
+                raise _no_token(f"the token file can't be read: {error}") from error
         if not self._value:
-            raise AddressError(f"the token file is empty: {self._file}")
+            raise _no_token(f"the token file is empty: {self._file}")
         return self._value
+
+
+def _no_token(text: str) -> AddressError:
+    return AddressError(text, grpc.StatusCode.UNAUTHENTICATED)
 
 
 def _make_channel(endpoint: Endpoint, extra: Sequence[ChannelOption]) -> aio.Channel:

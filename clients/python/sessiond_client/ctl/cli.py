@@ -180,12 +180,12 @@ def command(function: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Non
 def _reported() -> Iterator[None]:
     try:
         yield
+    except AddressError as error:
+        _fail("ADDRESS", str(error))
     except SessiondError as error:
         fields = ", ".join(violation.field for violation in error.violations)
         where = f" (field {fields})" if fields else ""
         _fail(error.reason or error.code.name, f"{error.message}{where}")
-    except AddressError as error:
-        _fail("ADDRESS", str(error))
     except CommandError as error:
         _fail(error.reason, str(error))
     except BrokenPipeError:
