@@ -79,7 +79,8 @@ public final class Tail {
     } catch (NumberFormatException e) {
       // Said below, like a number that is too small.
     }
-    throw new IllegalArgumentException(flag + ": \"" + text + "\" is no number from " + least + " on");
+    throw new IllegalArgumentException(
+        flag + ": \"" + text + "\" is no number from " + least + " on");
   }
 
   private String run() {
