@@ -16,6 +16,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from sessiond.v1 import session_service_pb2 as api
+from sessiond.v1 import session_service_pb2_grpc
 from tests.support.daemon import Daemon
 from tests.support.waiting import until
 
@@ -188,3 +190,22 @@ async def test_the_daemon_is_killed_under_it(
     assert (await callback.answer_to("d-1"))["text"] == "here still"
     assert (await callback.answer_to("d-2"))["text"].split() == ["and", "this"]
     assert [callback.count(d) for d in ("d-1", "d-2")] == [1, 1]
+
+
+async def test_an_agent_that_exited_is_started_again(
+    webhook: Webhook, callback: Callback, daemon: Daemon
+) -> None:
+    await webhook.deliver("d-1", "!exit")
+    await callback.answer_to("d-1")
+    await _until_exited(daemon)
+    assert (await webhook.deliver("d-2", "and on"))[0] == 202
+    assert (await callback.answer_to("d-2"))["text"].split() == ["and", "on"]
+    assert [callback.count(d) for d in ("d-1", "d-2")] == [1, 1]
+
+
+async def _until_exited(daemon: Daemon) -> None:
+    async with daemon.channel() as channel, asyncio.timeout(_LIMIT):
+        stub = session_service_pb2_grpc.SessionServiceStub(channel)
+        async for response in stub.Subscribe(api.SubscribeRequest(session_id="webhook")):
+            if any(event.HasField("process_exited") for event in response.events):
+                return
