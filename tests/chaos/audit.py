@@ -134,13 +134,18 @@ def inputs(
     """Compare what clients were told with what the agent read and what the transcript says it read.
 
     A message that the agent read while it died, before it could say so, waits again and is read again:
-    such a second reading is marked `again`, and there is at most one for each exit.
+    such a second reading is marked `again`, and there is at most one for each exit. Or it is taken back
+    while it waits again; then it is the last that its process read.
     """
     told = [event.user_message.message_id for event in events if event.HasField("user_message")]
     dropped = [event.message_dropped.message_id for event in events if event.HasField("message_dropped")]
     first = list(dict.fromkeys(str(entry["id"]) for entry in log))
     gone = sent.dropped | (sent.unsure & set(dropped))
     expected = [message_id for message_id in sent.accepted if message_id not in gone]
+    exits = sum(event.HasField("process_exited") for event in events)
+    last = {entry["pid"]: str(entry["id"]) for entry in log}
+    unheard = [item for item in first if item in gone and item not in told and item in last.values()]
+    first = [item for item in first if item not in unheard[:exits]]
     violations = [
         *_as_sets("read by the agent", session_id, expected, first),
         *_as_sets("dropped", session_id, sorted(gone), dropped),
@@ -152,7 +157,6 @@ def inputs(
         ),
     ]
     violations += _contents(session_id, log, events)
-    exits = sum(event.HasField("process_exited") for event in events)
     if exits == 0:
         violations += sequence("order of reading", session_id, first, list(dict.fromkeys(told)))
     again = [str(entry["id"]) for entry in log if entry["again"]]

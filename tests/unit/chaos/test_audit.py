@@ -52,7 +52,7 @@ def _read(message_id: str, text: str) -> ev.Event:
 
 
 def _logged(message_id: str, text: str, again: bool = False) -> dict[str, object]:
-    return {"id": message_id, "text": text, "again": again}
+    return {"id": message_id, "text": text, "again": again, "pid": 2 if again else 1}
 
 
 ONE, TWO = audit.script("tag-1", 1, 1), audit.script("tag-2", 1, 1)
@@ -102,3 +102,14 @@ def test_a_dropped_message_is_read_by_nobody() -> None:
     assert not audit.inputs("s", sent, [], events)
     assert audit.inputs("s", sent, [_logged("m1", ONE)], events)
     assert audit.inputs("s", sent, [], events[:1])
+
+
+def test_a_message_may_be_taken_back_that_an_agent_read_as_the_last_before_it_died() -> None:
+    dropped = ev.Event(message_dropped=ev.MessageDropped(message_id="m1"))
+    sent = Sent(accepted={"m1": ONE}, dropped={"m1"})
+    events = [_queued("m1", ONE), EXIT, dropped]
+    assert not audit.inputs("s", sent, [_logged("m1", ONE)], events)
+    # It lived to read another one, and had said nothing of the first.
+    sent.accepted["m2"] = TWO
+    events += [_queued("m2", TWO), _read("m2", TWO)]
+    assert audit.inputs("s", sent, [_logged("m1", ONE), _logged("m2", TWO)], events)

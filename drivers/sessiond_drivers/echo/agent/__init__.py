@@ -11,8 +11,8 @@ Flags (each also as an environment variable, ECHO_ and the name in capitals, e.g
   --system-prompt T  remembered, told by `!prompt`
   --script FILE      what to play for the first, second, ... message (see README.md)
   --state-dir DIR    where conversations are kept (default: sessiond-echo-UID in the temporary folder)
-  --read-log FILE    append one JSON line {session, id, again, text} for each message read; `again` is
-                     true when an earlier process of the same conversation had read it already
+  --read-log FILE    append one JSON line {session, id, again, text, pid} for each message read; `again`
+                     is true when an earlier process of the same conversation had read it already
   --start-delay S    seconds before hello
   --rate N           deltas per second of plain text (default 0: flat out)
   --seed N           for random text and garbage (default 0)

@@ -79,7 +79,7 @@ class Memory:
         again = message_id in self._before
         if self._read_log:
             record = {"session": self._session, "id": message_id, "again": again, "text": text}
-            _append(self._read_log, record)
+            _append(self._read_log, record | {"pid": os.getpid()})
         if message_id not in self._kept:
             _append(self._path, {"id": message_id, "text": text})
             self._texts.append(text)
