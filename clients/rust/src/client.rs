@@ -16,6 +16,9 @@ use crate::{
 /// How long a call may take unless another deadline is given. Streams have none.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How far apart the two ends' clocks may see one deadline pass.
+const SAME_MOMENT: Duration = Duration::from_millis(20);
+
 const RECEIVE_LIMIT: usize = 8 << 20;
 
 /// The transport under the generated clients: a channel that adds the token.
@@ -68,12 +71,20 @@ impl Client {
         let end = Instant::now() + deadline;
         let mut request = Request::new(request);
         request.set_timeout(deadline);
+        let late = || {
+            let text = format!("no answer within {} ms", deadline.as_millis());
+            Error::new(Code::DeadlineExceeded, text)
+        };
         match timeout_at(end, R::dispatch(self, request)).await {
-            Ok(answer) => Ok(answer?.into_inner()),
-            Err(_) => Err(Error::new(
-                Code::DeadlineExceeded,
-                format!("no answer within {} ms", deadline.as_millis()),
-            )),
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => {
+                let error = Error::from(status);
+                // The server counts the same time, and may be the first to end the call: a stream that
+                // is reset, which looks like a connection that was cut.
+                let cut = error.code() == Code::Unavailable && error.reason_name().is_empty();
+                Err(if cut && Instant::now() + SAME_MOMENT >= end { late() } else { error })
+            }
+            Err(_) => Err(late()),
         }
     }
 
