@@ -27,7 +27,8 @@ class TailTest < Minitest::Test
       with_a_mute_daemon do |server, address|
         Open3.popen3(*COMMAND, "--address", address, "--session", "s") do |_, out, _, process|
           connection = server.accept
-          sleep(0.2)
+          # Its first bytes: it is in a call, and its traps are set.
+          connection.readpartial(24)
           started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
           Process.kill(name, process.pid)
           assert_equal({ "end" => "CANCELLED" }, JSON.parse(out.read))
