@@ -9,6 +9,7 @@ __all__ = ["JumpingDaemon"]
 # Seconds off the truth; every few seconds the next one. A week is past every age that is looked at.
 _OFFSETS = (0, 3600, -90, 7 * 86400, -86400, 1)
 _EVERY = 7
+# Who imports the clock later gets this one.
 _JUMP = f"""
 import time
 def now(real=time.time_ns, since=time.monotonic, offsets={_OFFSETS}):
@@ -20,8 +21,4 @@ time.time_ns, time.time = now, lambda: now() / 1e9
 class JumpingDaemon(Daemon):
     """A daemon that reads a clock which is set again and again; how much time passes is not touched."""
 
-    def command(self) -> list[str]:
-        """The command line that starts it."""
-        python, option, code, *rest = super().command()
-        # First of all: who imports the clock later gets this one.
-        return [python, option, f"{_JUMP}\n{code}", *rest]
+    prelude = _JUMP

@@ -36,6 +36,9 @@ class Daemon:
     and at the end kills the daemon and every process that its sessions left.
     """
 
+    prelude = ""
+    """Python that is run first in the daemon's process, and in no process that it starts."""
+
     def __init__(
         self,
         folder: Path | None = None,
@@ -111,7 +114,7 @@ class Daemon:
         """The command line that starts it."""
         settings = [f"--set={key}={value}" for key, value in self.settings.items()]
         return [
-            *(sys.executable, "-c", _MAIN, "serve"),
+            *(sys.executable, "-c", f"{self.prelude}\n{_MAIN}", "serve"),
             f"--data-dir={self.data_dir}",
             f"--runtime-dir={self.runtime_dir}",
             f"--workspace-root={self.folder}",

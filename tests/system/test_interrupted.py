@@ -242,11 +242,10 @@ async def test_doctor_tells_what_lives_on_without_a_daemon_and_without_an_agent(
 class _Impatient(Daemon):
     """Takes a shim that says nothing for a second for one that never will."""
 
-    def command(self) -> list[str]:
-        python, option, code, *rest = super().command()
-        values = "p._PING_INTERVAL, p._SILENCE = 0.2, 1.0"
-        impatient = f"from sessiond_server.session import process as p; {values}"
-        return [python, option, f"{impatient}; {code}", *rest]
+    prelude = (
+        "from sessiond_server.session import process\n"
+        "process._PING_INTERVAL, process._SILENCE = 0.2, 1.0"
+    )
 
 
 @pytest.mark.slow

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
-
-import pytest
 
 from sessiond.v1 import session_service_pb2 as api
 from sessiond_server.shim import program
@@ -15,29 +12,16 @@ from tests.support.session import watched
 from tests.support.waiting import until
 
 
-class _Versioned(Daemon):
-    """A daemon that can be started as a later version, as far as shims can tell."""
-
-    later = 0
-
-    def command(self) -> list[str]:
-        python, option, code, *rest = super().command()
-        # Only the daemon: a shim is a program of its own, which this does not reach.
-        first = f"from sessiond_server.shim import program; program.PROTOCOL += {self.later}"
-        return [python, option, f"{first}; {code}", *rest]
+def _versions_later(number: int) -> str:
+    """The prelude of a daemon of a later version, as far as shims can tell."""
+    return f"from sessiond_server.shim import program; program.PROTOCOL += {number}"
 
 
-@pytest.fixture
-async def daemon() -> AsyncIterator[_Versioned]:
-    async with _Versioned() as started:
-        yield started
-
-
-async def test_the_next_version_takes_a_running_turn_over(daemon: _Versioned) -> None:
+async def test_the_next_version_takes_a_running_turn_over(daemon: Daemon) -> None:
     async with daemon.channel() as channel, watched(channel, str(daemon.workspace)) as session:
         sent = await session.send("!burst @200 600")
         await session.until("assistant_text")
-        daemon.later = 1
+        daemon.prelude = _versions_later(1)
         await daemon.restart(signal.SIGTERM)
         await session.until("process_adopted")
         await session.until("turn_ended", after=sent.seq)
@@ -45,30 +29,30 @@ async def test_the_next_version_takes_a_running_turn_over(daemon: _Versioned) ->
         assert session.kinds().count("error_raised") == 0
 
 
-async def test_a_version_too_late_says_so_and_harms_nothing(daemon: _Versioned) -> None:
+async def test_a_version_too_late_says_so_and_harms_nothing(daemon: Daemon) -> None:
     async with daemon.channel() as channel, watched(channel, str(daemon.workspace)) as session:
         sent = await session.send("!burst @200 600")
         await session.until("assistant_text")
-        daemon.later = 2
+        daemon.prelude = _versions_later(2)
         await daemon.restart(signal.SIGTERM)
         raised = (await session.until("error_raised")).error_raised
         assert raised.reason == "SESSION_UNREACHABLE"
         assert f"protocol {program.PROTOCOL}" in raised.message
         assert "run the version of sessiond that started it" in raised.message
         unknown = await session.until_state("UNKNOWN", after=sent.seq)
-        daemon.later = 0
+        daemon.prelude = _versions_later(0)
         await daemon.restart(signal.SIGTERM)
         await session.until("turn_ended", after=unknown.seq)
         assert session.text().split() == [f"#{number}" for number in range(1, 601)]
         assert session.kinds().count("error_raised") == 1
 
 
-async def test_an_agent_of_a_version_too_early_can_be_stopped_and_restarted(daemon: _Versioned) -> None:
+async def test_an_agent_of_a_version_too_early_can_be_stopped_and_restarted(daemon: Daemon) -> None:
     async with daemon.channel() as channel, watched(channel, str(daemon.workspace)) as session:
         session.patience = 60.0
         await session.run("hello")
         (former,) = shims(daemon.data_dir)
-        daemon.later = 2
+        daemon.prelude = _versions_later(2)
         await daemon.restart(signal.SIGTERM)
         raised = await session.until("error_raised")
         await session.control(stop=api.Stop())
@@ -76,7 +60,7 @@ async def test_an_agent_of_a_version_too_early_can_be_stopped_and_restarted(daem
         await until(lambda: former not in shims(daemon.data_dir), "the shim is gone")
         assert session.kinds().count("error_raised") == 1
         # What this one starts are shims that it could not speak to either.
-        daemon.later = 0
+        daemon.prelude = _versions_later(0)
         await daemon.restart(signal.SIGTERM)
         await session.control(restart=api.Restart())
         await session.until_state("IDLE", after=exited.seq)

@@ -1,4 +1,4 @@
-"""A daemon that breaks one promise, once in a while: `main(HOW)` in place of the daemon's own."""
+"""A daemon that breaks one promise, once in a while."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from itertools import count
 from unittest.mock import patch
 
-from sessiond_server.main import main as serve
 from sessiond_server.session import Core, Product
 from sessiond_server.store import Step, Store
 from tests.support.daemon import Daemon
@@ -70,18 +69,10 @@ def _on_product(spoil: Callable[[Product], object], *, events: int, every: int) 
 SABOTAGE = {"drop": drop, "double": double, "swap": swap, "forget": forget, "repeat": repeat}
 
 
-def main(how: str) -> None:
-    """Serve, sabotaged."""
-    SABOTAGE[how]()
-    serve()
-
-
 def sabotaged(how: str) -> type[Daemon]:
     """Return a kind of daemon that is sabotaged so."""
 
     class Sabotaged(Daemon):
-        def command(self) -> list[str]:
-            python, option, _, *rest = super().command()
-            return [python, option, f"from {__name__} import main; main({how!r})", *rest]
+        prelude = f"from {__name__} import SABOTAGE; SABOTAGE[{how!r}]()"
 
     return Sabotaged
