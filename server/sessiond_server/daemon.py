@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
 from sessiond.v1 import attachment_service_pb2, server_service_pb2, session_service_pb2
-from sessiond_server import directories, memory
+from sessiond_server import directories, memory, recovery
 from sessiond_server.attachments import Attachments
 from sessiond_server.auth import Authenticator, check_exposure, load_token
 from sessiond_server.config import Config, ListenAddress
@@ -84,7 +84,7 @@ async def _rooms(config: Config, drain: Drain) -> AsyncIterator[Services]:
         attachments = Attachments(config.data_dir, config.limits)
         roster = await Roster.open(config, store, drivers, attachments)
         drain.wakes(roster.drain)
-        server_id = await roster.server_id()
+        server_id = await recovery.server_id(store)
         tidying = asyncio.create_task(_tidy(attachments, store), name="tidy")
         try:
             yield {

@@ -12,7 +12,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -21,7 +20,7 @@ from google.protobuf.message import Message
 from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
-from sessiond_server import shim, validate
+from sessiond_server import recovery, shim, validate
 from sessiond_server.config import Config
 from sessiond_server.drivers import Drivers
 from sessiond_server.errors import DomainError, invalid
@@ -36,7 +35,7 @@ from sessiond_server.session import (
     encode,
     request_id_reused,
 )
-from sessiond_server.store import COPIED, CREATIONS, Response, SessionRow, StorageFull, Store
+from sessiond_server.store import CREATIONS, Response, SessionRow, StorageFull, Store
 
 T = TypeVar("T")
 
@@ -123,11 +122,9 @@ class Roster:
 
     async def _load(self, boot_id: str) -> None:
         rows = list(self._store.sessions())
-        # In a copy all sessions are exited: what runs here is of the store that was here before.
-        known = set() if self._store.get_meta(COPIED) == "1" else {str(row.key) for row in rows}
-        swept = [_put_aside(d) for d in self._directories() if d.name not in known]
-        await self._check_boot(rows, boot_id)
-        self._spawn(self._sweep(swept))
+        strange = recovery.put_aside(self._context.sessions_dir, self._store, rows)
+        await recovery.check_boot(self._store, rows, boot_id)
+        self._spawn(recovery.sweep(strange))
         for row in rows:
             if row.run:
                 self._adopt(self._make(row))
@@ -147,21 +144,6 @@ class Roster:
         if session.ephemeral:
             self._spawn(session.kill(_KILL_TIMEOUT))
 
-    def _directories(self) -> list[Path]:
-        directory = self._context.sessions_dir
-        return [d for d in directory.iterdir() if d.is_dir()] if directory.exists() else []
-
-    async def _sweep(self, directories: list[Path]) -> None:
-        """Finish what a daemon did not live to do: end and forget sessions that were deleted."""
-        for directory in directories:
-            try:
-                await shim.kill_runs(directory)
-            except OSError:
-                _logger.exception("not_swept", directory=directory.name)
-                continue
-            shutil.rmtree(directory, ignore_errors=True)
-            _logger.info("swept", directory=directory.name)
-
     async def close(self) -> None:
         """Let go of every session; the processes live on, but for those of ephemeral sessions."""
         sessions = list(self._sessions.values())
@@ -172,35 +154,12 @@ class Roster:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(s.close() for s in sessions))
-        await self._store.set_meta({"clean": "1"})
+        await recovery.note_end(self._store)
 
     def drain(self) -> None:
         """Wake every subscriber, so that it sees the daemon going."""
         for session in self._sessions.values():
             session.tail.wake()
-
-    async def _check_boot(self, rows: list[SessionRow], boot_id: str) -> None:
-        """Where commits may be missing, seqs could be given twice: after a power cut, and in a copy."""
-        meta = self._store.get_meta
-        rebooted = meta("boot_id") not in ("", boot_id)
-        cut = rebooted and meta("clean") != "1" and meta("full_sync") != "1"
-        if cut or meta(COPIED) == "1":
-            for row in rows:
-                row.transcript_id = uuid.uuid4().hex
-            await self._store.change_transcripts([(row.transcript_id, row.key) for row in rows])
-            _logger.warning("transcripts_renamed", sessions=len(rows))
-        now = {"boot_id": boot_id, "clean": "0", COPIED: "0"}
-        now["full_sync"] = str(int(self._store.full_sync))
-        # Before anything that a power cut could take: else it would take this along.
-        await self._store.set_meta(now, sync=True)
-
-    async def server_id(self) -> str:
-        """Return the id that this data directory keeps for ever."""
-        known = self._store.get_meta("server_id")
-        if not known:
-            known = uuid.uuid4().hex
-            await self._store.set_meta({"server_id": known})
-        return known
 
     def _make(self, row: SessionRow) -> Session:
         session = Session(row, lambda: self._drivers.create(row.driver), self._context)
@@ -470,11 +429,6 @@ def _agent_environment() -> dict[str, str]:
     """The daemon's environment without what is its own: agents must not find its token or settings."""
     private = ("SESSIOND_", "GRPC_")
     return {k: v for k, v in os.environ.items() if not k.startswith(private)}
-
-
-def _put_aside(directory: Path) -> Path:
-    """Free the name of a directory that no session has: a new session may get that key at once."""
-    return directory.rename(directory.with_name(f"gone-{uuid.uuid4().hex}"))
 
 
 def _matches(
