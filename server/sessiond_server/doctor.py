@@ -83,7 +83,10 @@ def _directory(key: str, path: Path) -> Iterator[Finding]:
 def _daemon(config: Config) -> Iterator[Finding]:
     holder = directories.lock_holder(config.data_dir)
     serving = directories.address_file(config.runtime_dir).exists()
-    if holder is not None and serving:
+    if holder is not None and holder.isdigit() and shim.is_frozen(int(holder)):
+        text = f"pid {holder} is frozen and answers nobody until it gets SIGCONT: kill -CONT {holder}"
+        yield Finding("wrong", "daemon", text)
+    elif holder is not None and serving:
         yield Finding("ok", "daemon", f"running, pid {holder}")
     elif holder is not None:
         yield Finding("ok", "daemon", f"starting or stopping, pid {holder}")
@@ -109,6 +112,9 @@ def _agents(config: Config) -> Iterator[Finding]:
         yield Finding("note", "agents", text)
     elif alive:
         yield Finding("ok", "agents", f"{len(alive)} running")
+    for pid in (pid for directory in alive for pid in shim.frozen_shims(directory)):
+        text = f"the shim of one, pid {pid}, is frozen, and nobody reaches its agent: kill -CONT {pid}"
+        yield Finding("wrong", "agents", text)
 
 
 def _leftovers() -> Iterator[Finding]:

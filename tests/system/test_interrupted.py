@@ -239,6 +239,21 @@ async def test_doctor_tells_what_lives_on_without_a_daemon_and_without_an_agent(
         assert f"pid {child}" not in await _doctor(daemon)
 
 
+async def test_doctor_tells_who_stands_still(daemon: Daemon) -> None:
+    async with daemon.channel() as channel, watched(channel, str(daemon.workspace)) as session:
+        await session.until_state("IDLE")
+        (shim,) = shims(daemon.data_dir)
+        for pid, subject in ((shim, "agents"), (daemon.pid, "daemon")):
+            assert f"kill -CONT {pid}" not in await _doctor(daemon)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                told = await _doctor(daemon)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            (line,) = (line for line in told.splitlines() if f"kill -CONT {pid}" in line)
+            assert line.startswith(f"wrong {subject}: ")
+
+
 class _Impatient(Daemon):
     """Takes a shim that says nothing for a second for one that never will."""
 

@@ -4,7 +4,7 @@
 """
 
 from .launching import AlreadyRunning, LaunchFailed, launch
-from .leftovers import Leftover, find_leftovers, kill_leftovers, kill_runs
+from .leftovers import Leftover, find_leftovers, frozen_shims, is_frozen, kill_leftovers, kill_runs
 from .link import (
     Acked,
     Hello,
@@ -51,7 +51,9 @@ __all__ = [
     "boot_id",
     "discard",
     "find_leftovers",
+    "frozen_shims",
     "is_alive",
+    "is_frozen",
     "kill_leftovers",
     "kill_runs",
     "launch",

@@ -62,6 +62,17 @@ async def kill_runs(directory: Path) -> None:
         await kill_leftovers(session_id)
 
 
+def is_frozen(pid: int) -> bool:
+    """Whether a process stands still until it gets SIGCONT (proc(5): state T, or t under a debugger)."""
+    return "".join(_read(pid, "stat")).rpartition(")")[2].strip()[:1] in ("T", "t")
+
+
+def frozen_shims(directory: Path) -> list[int]:
+    """The pids of shims that live in a session's directory and stand still."""
+    shims = ((int(state["shim_pid"]), int(state["shim_start_time"])) for state in _states(directory))
+    return [pid for pid, started in shims if program.start_time(pid) == started and is_frozen(pid)]
+
+
 def _states(directory: Path) -> Iterator[dict[str, str | int]]:
     """What the shims of all runs wrote about themselves in this boot of the machine."""
     for path in directory.glob(f"{program.run_name(0)[:-1]}*/{program.STATE_NAME}"):
