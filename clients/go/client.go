@@ -199,6 +199,9 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 			return nil, status.Errorf(codes.Unauthenticated, "the token file can't be read: %v", err)
 		}
 		token = strings.TrimSpace(string(content))
+		if token == "" {
+			return nil, status.Errorf(codes.Unauthenticated, "the token file is empty: %s", b.file)
+		}
 	}
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }

@@ -75,6 +75,10 @@ void Channel::Authenticate(grpc::ClientContext& context) const {
     throw Error(grpc::StatusCode::UNAUTHENTICATED,
                 "can't read the token file " + target_.token_file);
   }
+  if (!target_.token_file.empty() && token.empty()) {
+    throw Error(grpc::StatusCode::UNAUTHENTICATED,
+                "the token file is empty: " + target_.token_file);
+  }
   if (!token.empty()) {
     context.AddMetadata("authorization", "Bearer " + token);
   }

@@ -101,7 +101,7 @@ async def run(wanted: argparse.Namespace) -> int:
                 hasty = await stack.enter_async_context(SessiondClient(endpoint, patience=0.0))
             except AddressError as error:
                 sys.stderr.write(f"tail: {error}\n")
-                return 1
+                return 2
             # A daemon that is not there is told at once, rather than waited for.
             await hasty.server_info()
             await hasty.close()

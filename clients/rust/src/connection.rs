@@ -339,10 +339,7 @@ impl Interceptor for Credentials {
         let token = match &self.0 {
             Token::None => return Ok(request),
             Token::Text(text) => text.clone(),
-            Token::File(path) => fs::read_to_string(path).map_err(|error| {
-                let path = path.display();
-                Status::unauthenticated(format!("can't read the token file {path}: {error}"))
-            })?,
+            Token::File(path) => held(path)?,
         };
         let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.trim())
             .parse()
@@ -351,6 +348,18 @@ impl Interceptor for Credentials {
         request.metadata_mut().insert("authorization", value);
         Ok(request)
     }
+}
+
+/// Reads a token file; one that holds nothing is no better than none.
+fn held(path: &Path) -> Result<String, Status> {
+    let shown = path.display();
+    let token = fs::read_to_string(path).map_err(|error| {
+        Status::unauthenticated(format!("can't read the token file {shown}: {error}"))
+    })?;
+    if token.trim().is_empty() {
+        return Err(Status::unauthenticated(format!("the token file is empty: {shown}")));
+    }
+    Ok(token)
 }
 
 #[cfg(test)]

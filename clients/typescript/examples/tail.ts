@@ -86,7 +86,7 @@ async function run(wanted: Options): Promise<number> {
     });
   } catch (thrown) {
     complain(thrown);
-    return 1;
+    return 2;
   }
   const stop = new AbortController();
   for (const name of ["SIGINT", "SIGTERM"] as const) {

@@ -94,13 +94,16 @@ function tokenOf(endpoint: Endpoint, target: Target): (() => string) | undefined
 }
 
 function readToken(file: string): string {
+  let token: string;
   try {
-    return readFileSync(file, "utf8").trim();
+    token = readFileSync(file, "utf8").trim();
   } catch (thrown) {
     // Of its own kind at once: its ENOENT is not that of a socket, which a daemon may yet make.
     const why = thrown instanceof Error ? thrown.message : String(thrown);
     throw new SessiondError(`the token file ${file} can't be read: ${why}`, Code.Unauthenticated);
   }
+  if (!token) throw new SessiondError(`the token file is empty: ${file}`, Code.Unauthenticated);
+  return token;
 }
 
 function authorized(token: () => string): Interceptor {

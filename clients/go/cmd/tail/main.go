@@ -172,7 +172,7 @@ func run() int {
 	client, err := sessiond.Dial(sessiond.WithAddress(f.address), sessiond.WithTokenFile(f.tokenFile), sessiond.WithTLSCA(f.tlsCA))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tail:", err)
-		return 1
+		return 2
 	}
 	defer client.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

@@ -53,7 +53,12 @@ module Sessiond
 
     # The token of the next call, nil for none.
     def current_token
-      token || (token_file && File.read(token_file).strip)
+      return token if token || !token_file
+
+      held = File.read(token_file).strip
+      raise AddressError.new("the token file is empty: #{token_file}", :UNAUTHENTICATED) if held.empty?
+
+      held
     rescue SystemCallError => e
       raise AddressError.new("the token file can't be read: #{e.message}", :UNAUTHENTICATED)
     end

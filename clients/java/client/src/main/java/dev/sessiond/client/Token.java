@@ -7,7 +7,11 @@ import java.nio.file.Path;
 /** Where the bearer token comes from. */
 sealed interface Token {
 
-  /** Returns the token as it is now. */
+  /**
+   * Returns the token as it is now.
+   *
+   * @throws IOException if its file can't be read, or holds nothing
+   */
   String read() throws IOException;
 
   /** The token itself. */
@@ -27,7 +31,11 @@ sealed interface Token {
   record File(Path path) implements Token {
     @Override
     public String read() throws IOException {
-      return Files.readString(path).strip();
+      String token = Files.readString(path).strip();
+      if (token.isEmpty()) {
+        throw new IOException(path + " is empty");
+      }
+      return token;
     }
   }
 }
