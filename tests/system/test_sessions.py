@@ -165,6 +165,11 @@ async def test_a_secret_answer_is_nowhere_in_the_transcript(session: Watched, da
     await session.until("turn_ended")
     assert not any("hunter2" in str(event) for event in session.events)
     assert "hunter2" not in daemon.log()
+    # Nor is it where it waited for the agent: the space that a row leaves is overwritten.
+    await daemon.stop()
+    files = [path for path in daemon.data_dir.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
+    await daemon.start()
 
 
 async def test_settings_are_confirmed_by_the_agent_and_checked_before(session: Watched) -> None:
