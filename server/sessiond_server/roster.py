@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 import structlog
@@ -41,6 +41,9 @@ T = TypeVar("T")
 
 _logger = structlog.get_logger(__name__)
 _KILL_TIMEOUT = 10.0
+_RETRY_PAUSE = 1.0
+# What stands for the driver and conversation of a session that failed and has a row still.
+_NOBODYS = ("", "")
 # How long a deletion's request_id is kept at least, in nanoseconds.
 _WEEK = 7 * 24 * 3600 * 10**9
 # Clients receive 4 MiB by default.
@@ -146,13 +149,14 @@ class Roster:
 
     async def close(self) -> None:
         """Let go of every session; the processes live on, but for those of ephemeral sessions."""
-        sessions = list(self._sessions.values())
-        ending = [s.kill(_KILL_TIMEOUT) for s in sessions if s.ephemeral and s.row.alive]
-        await asyncio.gather(*ending)
+        # First whoever creates and deletes: else a session might begin behind this back.
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        sessions = list(self._sessions.values())
+        ending = [s.kill(_KILL_TIMEOUT) for s in sessions if s.ephemeral and s.row.alive]
+        await asyncio.gather(*ending)
         await asyncio.gather(*(s.close() for s in sessions))
         await recovery.note_end(self._store)
 
@@ -258,18 +262,16 @@ class Roster:
     async def _create(
         self, request: api.CreateSessionRequest, digest: bytes
     ) -> api.CreateSessionResponse:
-        row = await self._new_row(request)
+        session_id = request.session_id or str(uuid.uuid4())
         # Enough to find the session by, should this daemon not live to give the answer.
-        response = api.CreateSessionResponse(session=session_pb2.Session(session_id=row.session_id))
+        response = api.CreateSessionResponse(session=session_pb2.Session(session_id=session_id))
         kept = None
         if request.request_id:
             kept = Response(request.request_id, digest, response.SerializeToString())
-        self._reserved[row.session_id] = (request.driver, request.native_session_id)
-        try:
+        with self._reserve(session_id, request):
+            row = await self._new_row(session_id, request)
             row.key = await self._store.create_session(row, kept)
             session = self._make(row)
-        finally:
-            del self._reserved[row.session_id]
         try:
             await session.launch(resume=bool(request.native_session_id))
         except BaseException:
@@ -288,16 +290,27 @@ class Roster:
 
     async def _take_back(self, session: Session) -> None:
         """Remove a session that could not be started."""
+        await self._end(session)
         try:
-            await self._remove(session, None)
+            await self._erase(session, None)
         except StorageFull:
-            # Its row makes way for the next one of its id, at the latest at the next start.
+            # Nobody is to see it, and its row would stand in the way of another of its id.
             self._sessions.pop(session.session_id, None)
+            self._reserved[session.session_id] = _NOBODYS
+            self._spawn(self._erase_later(session))
 
-    async def _new_row(self, request: api.CreateSessionRequest) -> SessionRow:
-        limits = self._config.limits
-        session_id = request.session_id or str(uuid.uuid4())
+    async def _erase_later(self, session: Session) -> None:
+        while self._reserved.get(session.session_id) is _NOBODYS:
+            await asyncio.sleep(_RETRY_PAUSE)
+            with contextlib.suppress(StorageFull):
+                await self._erase(session, None)
+                del self._reserved[session.session_id]
+
+    @contextlib.contextmanager
+    def _reserve(self, session_id: str, request: api.CreateSessionRequest) -> Iterator[None]:
+        """Hold the id, the place and the conversation while in the block."""
         validate.session_id(session_id)
+        limits = self._config.limits
         if session_id in self._sessions or session_id in self._reserved:
             raise DomainError(
                 reasons.ERROR_REASON_SESSION_EXISTS,
@@ -310,6 +323,14 @@ class Roster:
                 f"there are {limits.max_sessions} sessions already; delete some, or raise "
                 "limits.max_sessions",
             )
+        self._check_native(request.driver, request.native_session_id)
+        self._reserved[session_id] = (request.driver, request.native_session_id)
+        try:
+            yield
+        finally:
+            del self._reserved[session_id]
+
+    async def _new_row(self, session_id: str, request: api.CreateSessionRequest) -> SessionRow:
         spec = self._spec(request)
         validate.text("driver", request.driver, validate.MAX_NAME_BYTES)
         await self._drivers.require(request.driver)
@@ -361,14 +382,12 @@ class Roster:
                 field="native_session_id",
                 metadata={"capability": "resume"},
             )
-        self._check_native(request.driver, request.native_session_id)
 
     def _check_native(self, driver: str, native: str, beside: Session | None = None) -> None:
         """Two processes on one conversation would overwrite each other's work."""
         taken = dict(self._reserved)
         for session in self._sessions.values():
-            starts_or_lives = session.row.alive or not session.row.run
-            if starts_or_lives and session is not beside and session.row.driver == driver:
+            if session.lives and session is not beside and session.row.driver == driver:
                 taken[session.session_id] = (driver, session.summary().native_session_id)
         for session_id, conversation in taken.items():
             if native and conversation == (driver, native):
@@ -380,11 +399,17 @@ class Roster:
                 )
 
     async def check_restart(self, session: Session) -> None:
-        """Raise what CreateSession would raise of a session's driver, workspace and conversation."""
+        """Raise what CreateSession would raise of a session's driver and workspace."""
         row = session.row
         await self._drivers.require(row.driver)
         validate.workspace(decode_spec(row.spec).workspace, self._config.workspace_roots)
-        self._check_native(row.driver, session.summary().native_session_id, session)
+
+    def check_conversation(self, session: Session) -> None:
+        """Raise NATIVE_SESSION_IN_USE when another session runs, or is about to run, its conversation.
+
+        To be called in the step that restarts it: what was seen before may be another thing by then.
+        """
+        self._check_native(session.row.driver, session.summary().native_session_id, session)
 
     # --- deleting ---
 
@@ -403,18 +428,33 @@ class Roster:
         return response
 
     async def _remove(self, session: Session, kept: Response | None) -> None:
+        await self._end(session)
+        try:
+            await self._erase(session, kept)
+        except BaseException as error:
+            session.reopen()
+            if not isinstance(error, StorageFull):
+                raise
+            raise DomainError(
+                reasons.ERROR_REASON_STORAGE_FULL,
+                "the disk of the data directory is full: the agent was ended, and the session is still "
+                "there; make room and delete it again",
+                retry_after=_RETRY_PAUSE,
+            ) from error
+
+    async def _end(self, session: Session) -> None:
+        """End all that runs of a session, and its actor."""
         if not await session.kill(_KILL_TIMEOUT):
             await shim.kill_runs(session.directory)
-        await session.close()
+        await session.close(deleting=True)
         # Runs that ended by themselves may have left something running, on purpose; now it goes too.
         await shim.kill_leftovers(session.marker)
+
+    async def _erase(self, session: Session, kept: Response | None) -> None:
+        """Delete everything that is kept of a session. Raises StorageFull: that takes room too."""
         creation = decode_spec(session.row.spec).request_id
         week = self._clock() // _WEEK
-        try:
-            await self._store.delete_session(session.row.key, creation, kept, week)
-        except BaseException:
-            session.reopen()
-            raise
+        await self._store.delete_session(session.row.key, creation, kept, week)
         if self._sessions.get(session.session_id) is session:
             del self._sessions[session.session_id]
         session.tail.close()

@@ -215,6 +215,7 @@ class SessionService:
             # Not before: a repeated call gets its first answer, whatever has changed since.
             if refused is not None:
                 raise refused
+            self._roster.check_conversation(session)
             return session.restart(core)
 
         return await self._call(session, request, run, api.ControlResponse)

@@ -59,7 +59,8 @@ class Session:
         self._answers = Answers(context.store, row.key)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._closing = False
+        self._closed: Callable[[], DomainError] | None = None
+        self._full = False
         self._last_event = 0
 
     # --- what others see: only what is committed ---
@@ -68,6 +69,12 @@ class Session:
     def session_id(self) -> str:
         """The session's id."""
         return self.row.session_id
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has a process, or is about to have one, also by the step that is running."""
+        starting = self._core is not None and self._core.alive
+        return starting or bool(self.row.alive) or not self.row.run
 
     @property
     def directory(self) -> Path:
@@ -127,28 +134,41 @@ class Session:
             await self._post(lambda core: self._agent.request_start(core, resume))
             text = await asyncio.wait_for(launched, self._context.launch_timeout)
         except TimeoutError:
+            if self._full:
+                raise _storage_full() from None
             text = "its shim did not answer"
         finally:
             self._agent.launched = None
         if text:
             raise DomainError(reasons.ERROR_REASON_LAUNCH_FAILED, f"the agent did not start: {text}")
 
-    async def close(self) -> None:
-        """Let go: the process lives on, the actor ends, nobody is served any more."""
-        self._closing = True
-        await self._agent.detach()
+    async def close(self, *, deleting: bool = False) -> None:
+        """Let go: the process lives on, the actor ends, nobody is served any more.
+
+        `deleting` is what callers are told; else the server goes.
+        """
+        self._closed = _deleting if deleting else _draining
+        # Before the process is let go: a step could start another one meanwhile.
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+        await self._agent.detach()
         for call in [*self._calls, *(c for calls in self._settling.values() for c in calls)]:
-            call.fail(_closed())
+            call.fail(self._closed())
         self._calls.clear()
         self._settling.clear()
 
     def reopen(self) -> None:
         """Take `close` back: the session stays after all, and its subscribers with it."""
-        self._closing = False
-        self._task = None
+        self._closed = self._task = None
+        self._delivered.clear()
+        try:
+            self.open()
+        except Exception:
+            # Its driver may not be installed any more.
+            _logger.exception("session_not_opened", session_id=self.session_id)
+        # What was committed while the actor ended, nobody was told.
+        self.tail.catch_up(self.row.head_seq)
 
     async def kill(self, timeout: float) -> bool:
         """End the process at once, with all its descendants; False when it did not end in time."""
@@ -186,8 +206,8 @@ class Session:
         `request_id` the answer of an earlier equal call is returned instead; REQUEST_ID_REUSED when that
         one had other content. Raises what `run` raises, and STORAGE_FULL.
         """
-        if self._closing:
-            raise _closed()
+        if self._closed is not None:
+            raise self._closed()
         self.open()
         content = request.SerializeToString(deterministic=True)
         name = request.DESCRIPTOR.name.encode()
@@ -283,7 +303,7 @@ class Session:
                 action()
         except asyncio.CancelledError:
             for call in calls:
-                call.fail(_closed())
+                call.fail((self._closed or _draining)())
             raise
         except Exception as error:
             if isinstance(error, StorageFull):
@@ -352,6 +372,7 @@ class Session:
         await self._context.store.commit(step)
 
     def _publish(self, step: Step, product: Product) -> None:
+        self._full = False
         row = self.row
         row.head_seq = step.head_seq
         row.run = row.run if step.run is None else step.run
@@ -375,13 +396,8 @@ class Session:
 
     async def _undo(self, error: Exception, calls: list[Call], *, read_again: bool) -> None:
         """Back to what is stored, most often that before the step; output is read again later."""
-        shown = error
-        if isinstance(error, StorageFull | OSError):
-            shown = DomainError(
-                reasons.ERROR_REASON_STORAGE_FULL,
-                "the disk of the data directory is full; nothing was recorded",
-                retry_after=_RETRY_AFTER,
-            )
+        self._full = isinstance(error, StorageFull | OSError)
+        shown = _storage_full() if self._full else error
         for call in calls:
             call.fail(shown)
         self._agent.forget_start()
@@ -428,8 +444,10 @@ def _give_up(core: Core) -> None:
 
 
 def _log_failure(future: asyncio.Future[Message]) -> None:
-    if not future.cancelled() and future.exception() is not None:
-        _logger.error("step_failed", exc_info=future.exception())
+    error = None if future.cancelled() else future.exception()
+    # A session that was closed needs its steps no more; what else is refused, callers are told.
+    if error is not None and not isinstance(error, DomainError):
+        _logger.error("step_failed", exc_info=error)
 
 
 def _unsettled() -> DomainError:
@@ -440,7 +458,19 @@ def _unsettled() -> DomainError:
     )
 
 
-def _closed() -> DomainError:
+def _storage_full() -> DomainError:
     return DomainError(
-        reasons.ERROR_REASON_SERVER_DRAINING, "the session is being closed", retry_after=1.0
+        reasons.ERROR_REASON_STORAGE_FULL,
+        "the disk of the data directory is full; nothing was recorded",
+        retry_after=_RETRY_AFTER,
     )
+
+
+def _draining() -> DomainError:
+    return DomainError(
+        reasons.ERROR_REASON_SERVER_DRAINING, "the session is being closed", retry_after=_RETRY_AFTER
+    )
+
+
+def _deleting() -> DomainError:
+    return DomainError(reasons.ERROR_REASON_SESSION_NOT_FOUND, "the session is being deleted")

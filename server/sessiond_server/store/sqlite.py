@@ -123,8 +123,8 @@ class Store:
         connection.execute(f"PRAGMA synchronous = {_synchronous(full_sync)}")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA cache_size = -16384")
-        # What is deleted may be a secret. Some builds of SQLite leave it in the file unless told.
-        connection.execute("PRAGMA secure_delete = ON")
+        # What is deleted may be a secret. ON would need room for all of a transcript to delete it.
+        connection.execute("PRAGMA secure_delete = FAST")
         return connection
 
     def close(self) -> None:

@@ -322,7 +322,7 @@ async def test_a_restart_is_checked_like_a_creation(house: House) -> None:
     (house.workspace / "inner").mkdir()
     other = await house.create(native_session_id=native)
     with pytest.raises(DomainError) as taken:
-        await house.roster.check_restart(session)
+        house.roster.check_conversation(session)
     assert taken.value.reason == reasons.ERROR_REASON_NATIVE_SESSION_IN_USE
     assert taken.value.metadata == {"session_id": other.session_id}
 
