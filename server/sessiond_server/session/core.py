@@ -189,6 +189,27 @@ class Core:
             else:
                 self._APPLY[type(effect)](self, effect)
 
+    def _apply_each(self, effects: Sequence[Effect]) -> bool:
+        """Carry out what the agent's words led to; False when an effect failed, of which nothing stays.
+
+        To raise would bring the same bytes back for ever. The rest is done: the driver counts on it.
+        """
+        whole = True
+        for effect in effects:
+            sizes, numbers = self._made.sizes(), (self.head_seq, self.input_id)
+            # What streams leaves the state alone, but for its mark, which comes last.
+            streamed = type(effect) is Emit and effect.event.WhichOneof("body") in fold.STREAMED
+            before = None if streamed else states.copied(self.state)
+            try:
+                self.apply((effect,))
+            except Exception:
+                _logger.exception("effect_failed", session_id=self.identity.session_id)
+                self._made.cut(sizes)
+                self.head_seq, self.input_id = numbers
+                self.state = before or self.state
+                whole = False
+        return whole
+
     def _apply_emit(self, effect: Emit) -> None:
         event = effect.event
         seq = self.emit(event)
@@ -272,14 +293,15 @@ class Core:
             if not line:
                 continue
             try:
-                effects = feed(line)
+                whole = self._apply_each(feed(line))
             except Exception:
                 # A driver never raises; if one does, its line is kept and the session goes on.
                 _logger.exception("driver_failed", session_id=self.identity.session_id)
+                whole = False
+            if not whole:
                 text = oversize.preview(line.decode("utf-8", "replace"))
                 notice = ev.Notice(level=ev.NOTICE_LEVEL_WARNING, text=text, native_kind="unreadable")
-                effects = [Emit(ev.Event(ignorable=True, notice=notice))]
-            self.apply(effects)
+                self.emit(ev.Event(ignorable=True, notice=notice))
             if self.state.queue:
                 self.advance()
 
@@ -325,7 +347,7 @@ class Core:
     def adopted(self, pid: int) -> None:
         """A new daemon has the living process."""
         self.emit(ev.Event(process_adopted=ev.ProcessAdopted(pid=pid)))
-        self.apply(self.driver.adopted())
+        self._apply_each(self.driver.adopted())
         self.advance()
 
     def unreachable(self, text: str = "") -> None:
@@ -344,7 +366,7 @@ class Core:
     def exited(self, status: ExitStatus) -> None:
         """The process is gone: everything open is closed, what was not read waits again."""
         try:
-            self.apply(self.driver.exited(status))
+            self._apply_each(self.driver.exited(status))
         except Exception:
             _logger.exception("driver_failed", session_id=self.identity.session_id)
         self._close_leftovers()

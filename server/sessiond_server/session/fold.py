@@ -10,6 +10,7 @@ from sessiond.v1 import session_pb2
 from sessiond_server.session.state import Question, State
 
 _MAX_CLOSED_QUESTIONS = 200
+_MAX_INT64 = (1 << 63) - 1
 # These stream; none of them changes the state, and they are most of a transcript.
 STREAMED = frozenset({"assistant_text", "reasoning", "tool_updated"})
 
@@ -40,7 +41,9 @@ def _usage_reported(state: State, event: ev.Event) -> None:
     """Add up the turn's tokens and write the session's totals into the event."""
     usage = event.usage_reported
     for name in ("input", "cache_read", "cache_write", "output"):
-        setattr(state.total, name, getattr(state.total, name) + getattr(usage.turn, name))
+        # Each number fits its field; their sum need not.
+        total = getattr(state.total, name) + getattr(usage.turn, name)
+        setattr(state.total, name, max(-_MAX_INT64, min(_MAX_INT64, total)))
         setattr(usage.total, name, getattr(state.total, name))
     if usage.HasField("context_tokens"):
         state.context_tokens = usage.context_tokens

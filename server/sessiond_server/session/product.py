@@ -63,3 +63,12 @@ class Collected:
         default_factory=list
     )
     stop_plan: StopPlan | None = None
+
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Return how much there is of each, to come back to."""
+        return len(self.records), len(self.outbox), len(self.blobs), len(self.settled)
+
+    def cut(self, sizes: tuple[int, int, int, int]) -> None:
+        """Forget what came after `sizes` were taken."""
+        records, outbox, blobs, settled = sizes
+        del self.records[records:], self.outbox[outbox:], self.blobs[blobs:], self.settled[settled:]

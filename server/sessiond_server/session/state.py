@@ -6,6 +6,8 @@ msgpack, so that a session can go on without reading its transcript.
 
 from __future__ import annotations
 
+from copy import copy as copy_struct
+
 import msgspec
 
 from sessiond.v1 import session_pb2
@@ -134,6 +136,21 @@ class Spec(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
     ephemeral: bool = False
     request_id: str = ""
+
+
+_CONTAINERS = tuple(
+    field.name for field in msgspec.structs.fields(State) if field.default_factory in (list, dict)
+)
+
+
+def copied(state: State) -> State:
+    """Return a copy that no later change of `state` reaches."""
+    copy = copy_struct(state)
+    for name in _CONTAINERS:
+        setattr(copy, name, getattr(state, name).copy())
+    copy.total = copy_struct(state.total)
+    copy.queue = [copy_struct(item) for item in state.queue]
+    return copy
 
 
 def keep_last(entries: dict[str, int], most: int) -> None:

@@ -12,7 +12,7 @@ from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
-from sessiond_drivers.base import Effect, Emit, ExitStatus, Refused, Write
+from sessiond_drivers.base import Attach, Effect, Emit, ExitStatus, Refused, Write
 from sessiond_server.errors import DomainError
 from sessiond_server.session import (
     Attached,
@@ -24,6 +24,7 @@ from sessiond_server.session import (
     State,
     calls,
     encode,
+    fold,
     view,
 )
 from sessiond_server.session.state import decode_state
@@ -78,6 +79,11 @@ class Agent(ScriptedDriver):
             case ["failed"]:
                 self._memory.busy = False
                 return [Emit(ev.Event(error_raised=ev.ErrorRaised(reason="COMMAND_FAILED")))]
+            case ["usage", count]:
+                turn = session_pb2.Tokens(input=int(count))
+                return [Emit(ev.Event(usage_reported=ev.UsageReported(turn=turn)))]
+            case ["file", "end"]:
+                return [Attach(b"data", "text/plain", tool_id="\ud800"), *super().line(b"end")]
         return super().line(line)
 
 
@@ -348,6 +354,49 @@ def test_a_restart_is_carried_out_once(room: Room) -> None:
     room.step(lambda core: core.launch(resume=True))
     assert not room.core.state.restarting
     assert not room.core.state.stopping
+
+
+# --- what can not be recorded ---
+
+
+def test_totals_stay_at_the_most_that_can_be_told(room: Room) -> None:
+    most = (1 << 63) - 1
+    room.say(f"usage {most}", "usage 1", "text on")
+    assert room.last("usage_reported").usage_reported.total.input == most
+    assert room.events[-1].assistant_text.delta == "on"
+    assert view.summary(room.core).total_tokens.input == most
+
+
+def test_what_cannot_be_carried_out_is_left_out_and_the_rest_is_done(room: Room) -> None:
+    room.say("start")
+    product = room.say("file end", "text on")
+    assert not product.blobs
+    assert [e.WhichOneof("body") for e in room.events[-4:]] == [
+        "turn_ended",
+        "state_changed",
+        "notice",
+        "assistant_text",
+    ]
+    assert room.last("notice").notice.text == "file end"
+    assert [e.seq for e in room.events] == list(range(1, len(room.events) + 1))
+
+
+def test_an_effect_that_fails_leaves_no_trace(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(state: State, event: ev.Event) -> None:
+        state.model = "half"
+        state.marks["half"] = event.seq
+        raise ValueError("no room")
+
+    room.control("r1", set_model=api.SetModel(model="m"))
+    before = encode(room.core.state)
+    with monkeypatch.context() as patched:
+        patched.setitem(fold._FOLDS, "settings_changed", fails)
+        room.say("model m")
+    assert room.events[-1].WhichOneof("body") == "notice"
+    room.core.state.update_time = decode_state(before).update_time
+    assert encode(room.core.state) == before
+    room.say("model m")
+    assert (room.events[-1].settings_changed.model, room.events[-1].request_id) == ("m", "r1")
 
 
 # --- how much is kept ---
