@@ -38,6 +38,7 @@ from sessiond_drivers.base import (
 from sessiond_server.errors import reason_name
 from sessiond_server.session import causes, fold, oversize
 from sessiond_server.session import state as states
+from sessiond_server.session.lines import unreadable
 from sessiond_server.session.product import Collected, Identity, Limits, Product
 from sessiond_server.session.state import Attached, Item, State, keep_last
 from sessiond_server.store import CLOSE_STDIN, LINE
@@ -130,28 +131,25 @@ class Core:
     def emit(self, event: ev.Event) -> int:
         """Append an event and return its seq (that of its first piece when it is too big)."""
         kind = event.WhichOneof("body") or ""
-        if kind not in fold.STREAMED:
-            event.seq = self.head_seq + 1
+        changes = kind not in fold.STREAMED
+        if changes:
             self._attribute(kind, event)
-            fold.apply(self.state, kind, event)
+        first = event.seq = self.head_seq + 1
+        pieces, blobs = oversize.shrink(event, self.limits.max_event_bytes)
+        self._made.blobs += blobs
+        if changes:
+            # What is kept is what clients see.
+            fold.apply(self.state, kind, pieces[0])
             self.touch()
-        first = self.head_seq + 1
-        if not self._append(event):
-            pieces, blobs = oversize.shrink(event, self.limits.max_event_bytes)
-            self._made.blobs += blobs
-            for piece in pieces:
-                self._append(piece, forced=True)
+        for piece in pieces:
+            self._append(piece)
         return first
 
-    def _append(self, event: ev.Event, forced: bool = False) -> bool:
-        event.seq = self.head_seq + 1
-        event.create_time.seconds, event.create_time.nanos = self._now
-        data = event.SerializeToString()
-        if len(data) > self.limits.max_event_bytes and not forced:
-            return False
+    def _append(self, event: ev.Event) -> None:
         self.head_seq += 1
-        self._made.records.append(record(data))
-        return True
+        event.seq = self.head_seq
+        event.create_time.seconds, event.create_time.nanos = self._now
+        self._made.records.append(record(event.SerializeToString()))
 
     def _attribute(self, kind: str, event: ev.Event) -> None:
         """Say which call an event comes from, where that is known."""
@@ -270,8 +268,11 @@ class Core:
         self.emit(ev.Event(parent_tool_id=effect.parent_tool_id, attachment_added=added))
 
     def _apply_identified(self, effect: Identified) -> None:
-        self.state.native_session_id = effect.native_session_id or self.state.native_session_id
-        self.state.agent_version = effect.agent_version or self.state.agent_version
+        native = effect.native_session_id
+        # A part of an id names nothing.
+        if native and fold.bounded(native) == native:
+            self.state.native_session_id = native
+        self.state.agent_version = fold.bounded(effect.agent_version) or self.state.agent_version
         self.dirty = True
 
     _APPLY: ClassVar[dict[type, Callable[..., None]]] = {
@@ -299,9 +300,7 @@ class Core:
                 _logger.exception("driver_failed", session_id=self.identity.session_id)
                 whole = False
             if not whole:
-                text = oversize.preview(line.decode("utf-8", "replace"))
-                notice = ev.Notice(level=ev.NOTICE_LEVEL_WARNING, text=text, native_kind="unreadable")
-                self.emit(ev.Event(ignorable=True, notice=notice))
+                self.emit(unreadable(line))
             if self.state.queue:
                 self.advance()
 
@@ -312,9 +311,9 @@ class Core:
             LaunchSpec(
                 session_id=self.identity.session_id,
                 workspace=spec.workspace,
-                model=state.model or spec.model,
-                permission_mode=state.permission_mode or spec.permission_mode,
-                effort=state.effort or spec.effort,
+                model=state.usable("model") or spec.model,
+                permission_mode=state.usable("permission_mode") or spec.permission_mode,
+                effort=state.usable("effort") or spec.effort,
                 title=state.title,
                 system_prompt=spec.system_prompt,
                 native_session_id=state.native_session_id,

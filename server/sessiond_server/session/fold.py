@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
+from sessiond_server import validate
 from sessiond_server.session.state import Question, State
 
 _MAX_CLOSED_QUESTIONS = 200
@@ -23,11 +24,30 @@ def _turn_ended(state: State, event: ev.Event) -> None:
     state.turn_id = ""
 
 
+def bounded(text: str) -> str:
+    """Return a name as the agent gave it, made one that a client could have given.
+
+    Each stands in every Session that is sent, and most on the command line of the next start.
+    """
+    data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
+    return data[: validate.MAX_NAME_BYTES].decode("utf-8", "ignore")
+
+
 def _settings_changed(state: State, event: ev.Event) -> None:
+    """Take the settings over, and write them into the event as they were taken."""
     changed = event.settings_changed
     for name in ("model", "permission_mode", "effort", "title"):
-        if changed.HasField(name):
-            setattr(state, name, getattr(changed, name))
+        if not changed.HasField(name):
+            continue
+        told: str = getattr(changed, name)
+        value = bounded(told)
+        setattr(changed, name, value)
+        setattr(state, name, value)
+        if name in state.unusable:
+            state.unusable.remove(name)
+        # A title is one still; half the name of a model is none.
+        if value != told and name != "title":
+            state.unusable.append(name)
 
 
 def _options_reported(state: State, event: ev.Event) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from sessiond.v1 import event_pb2 as ev
+from sessiond_server.session.oversize import preview
+
 
 class LineBuffer:
     """Collects raw output until its lines are whole.
@@ -53,3 +56,10 @@ class LineBuffer:
         self.offset += len(rest)
         self._parts, self._waiting = [], 0
         return [rest] if rest else []
+
+
+def unreadable(line: bytes) -> ev.Event:
+    """Return the notice that keeps a line of which nobody could make anything, or not all."""
+    text = preview(line.decode("utf-8", "replace"))
+    notice = ev.Notice(level=ev.NOTICE_LEVEL_WARNING, text=text, native_kind="unreadable")
+    return ev.Event(ignorable=True, notice=notice)

@@ -16,6 +16,8 @@ from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
 
 _PREVIEW = 16 * 1024
+# Room for what is written last: the time, the seq, totals.
+_STAMP = 128
 # Room for the envelope and for what else the body holds.
 _SLACK = 4096
 _STREAMED = {"assistant_text": "delta", "reasoning": "delta", "command_output": "text"}
@@ -25,6 +27,9 @@ def shrink(
     event: ev.Event, most: int
 ) -> tuple[list[ev.Event], list[tuple[session_pb2.Attachment, bytes]]]:
     """Return `event` as events of at most `most` bytes each, and attachments to store with them."""
+    most -= _STAMP
+    if event.ByteSize() <= most:
+        return [event], []
     kind = event.WhichOneof("body") or ""
     if kind in _STREAMED:
         return list(_pieces(event, kind, _STREAMED[kind], most - _SLACK)), []

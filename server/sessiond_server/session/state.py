@@ -86,6 +86,8 @@ class Usage(msgspec.Struct):
 class State(msgspec.Struct):
     """The session itself. Times are nanoseconds since the epoch.
 
+    `unusable` are the settings that the agent gave a value which can't be given back to it.
+
     `said` is the state the agent's driver last said; `state` is what clients see, which differs while
     the process is starting, unreachable or gone. `became` tells of the last messages and commands that
     left the queue the seq at which they were dropped, 0 for those the agent got. `marks` are the places
@@ -110,6 +112,7 @@ class State(msgspec.Struct):
     questions: dict[str, Question] = {}
     became: dict[str, int] = {}
     marks: dict[str, int] = {}
+    unusable: list[str] = []
     awaited: dict[str, str] = {}
     pending_settings: list[tuple[str, str]] = []
     models: list[str] = []
@@ -120,6 +123,11 @@ class State(msgspec.Struct):
     restarting: bool = False
     create_time: int = 0
     update_time: int = 0
+
+    def usable(self, name: str) -> str:
+        """Return a setting as an agent may be started with it, empty when it may not."""
+        value: str = getattr(self, name)
+        return "" if name in self.unusable else value
 
 
 class Spec(msgspec.Struct, frozen=True):

@@ -67,6 +67,7 @@ class ScriptedDriver(Driver):
         return self._memory.unread
 
     def launch(self, spec: LaunchSpec, resume: bool) -> Launch:
+        self.launched_with = spec
         self._memory = _Memory()
         return Launch(("agent",), effects=(Write(b"hello\n"),))
 

@@ -12,7 +12,7 @@ from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
-from sessiond_drivers.base import Attach, Effect, Emit, ExitStatus, Refused, Write
+from sessiond_drivers.base import Attach, Effect, Emit, ExitStatus, Identified, Refused, Write
 from sessiond_server.errors import DomainError
 from sessiond_server.session import (
     Attached,
@@ -67,7 +67,7 @@ class Agent(ScriptedDriver):
         return [Write(b"clear\n")]
 
     def line(self, line: bytes) -> list[Effect]:
-        words = line.decode().split()
+        words = line.decode("unicode-escape").split(" ")
         match words:
             case ["model", model]:
                 return [Emit(ev.Event(settings_changed=ev.SettingsChanged(model=model)))]
@@ -79,6 +79,10 @@ class Agent(ScriptedDriver):
             case ["failed"]:
                 self._memory.busy = False
                 return [Emit(ev.Event(error_raised=ev.ErrorRaised(reason="COMMAND_FAILED")))]
+            case ["call", "it", title]:
+                return [Emit(ev.Event(settings_changed=ev.SettingsChanged(title=title)))]
+            case ["i", "am", native, version]:
+                return [Identified(native, version)]
             case ["usage", count]:
                 turn = session_pb2.Tokens(input=int(count))
                 return [Emit(ev.Event(usage_reported=ev.UsageReported(turn=turn)))]
@@ -156,6 +160,10 @@ class Room:
         replies: list[api.UnqueueResponse | None] = []
         self.product = self.step(lambda core: replies.append(calls.unqueue(core, request)))
         return replies[0]
+
+    def restart(self) -> None:
+        self.exit()
+        self.step(lambda core: core.launch(resume=True))
 
     def last(self, kind: str) -> ev.Event:
         return next(e for e in reversed(self.events) if e.WhichOneof("body") == kind)
@@ -397,6 +405,40 @@ def test_an_effect_that_fails_leaves_no_trace(room: Room, monkeypatch: pytest.Mo
     assert encode(room.core.state) == before
     room.say("model m")
     assert (room.events[-1].settings_changed.model, room.events[-1].request_id) == ("m", "r1")
+
+
+@pytest.mark.parametrize("told", ["a\0b", "m" * 5_000_000], ids=["NUL", "giant"])
+def test_a_name_that_no_program_can_be_given_is_not_used_at_a_start(room: Room, told: str) -> None:
+    room.say("model m", f"model {told}", f"call it {told}")
+    shown = view.summary(room.core)
+    assert shown.settings.model == room.last("settings_changed").settings_changed.title == shown.title
+    assert shown.ByteSize() < 1000
+    assert "\0" not in shown.title
+    room.restart()
+    started = room.driver.launched_with
+    assert (started.model, started.title) == ("", shown.title)
+    room.say("model m")
+    room.restore()
+    room.restart()
+    assert room.driver.launched_with.model == "m"
+
+
+@pytest.mark.parametrize("told", ["a\0b", "n" * 100_000, "\\ud800"], ids=["NUL", "giant", "half"])
+def test_an_id_that_no_program_can_be_given_is_not_taken(room: Room, told: str) -> None:
+    room.say("i am native 1.0", f"i am {told} {told}")
+    room.restart()
+    assert room.driver.launched_with.native_session_id == "native"
+    room.step(lambda core: core.started(2, 1))
+    assert 0 < len(room.last("process_started").process_started.agent_version) <= 256
+
+
+def test_a_question_is_answered_with_what_its_event_says(room: Room) -> None:
+    room.say("start", f"ask q1 {'x' * 2_000_000} no")
+    asked = room.last("question_asked").question_asked
+    assert len(asked.options[0].label) < 100_000
+    request = api.AnswerRequest(question_id="q1", answers=[asked.options[0].label])
+    room.step(lambda core: calls.answer(core, request))
+    assert room.last("question_answered").question_answered.answers == request.answers
 
 
 # --- how much is kept ---
