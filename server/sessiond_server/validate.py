@@ -18,6 +18,7 @@ MAX_LABEL_VALUE_BYTES = 256
 MAX_REQUEST_ID_BYTES = 128
 MAX_NAME_BYTES = 256
 MAX_ENVIRONMENT = 256
+MAX_ANSWERS = 256
 MAX_ATTACHMENTS = 32
 # Agents are given them in base64 on one line, with a text that may be escaped: shims take 64 MiB.
 MAX_ATTACHED_BYTES = 32 * 1024 * 1024
@@ -58,6 +59,17 @@ def session_id(value: str) -> str:
 def title(field: str, value: str) -> str:
     """Return a title, which may be empty."""
     return argument(field, value, MAX_TITLE_BYTES)
+
+
+def answers(values: Sequence[str], most: int) -> None:
+    """Check the answers to a question, which are at most `most` bytes together."""
+    if len(values) > MAX_ANSWERS:
+        raise invalid("answers", f"{len(values)} answers, at most {MAX_ANSWERS} are accepted")
+    for index, value in enumerate(values):
+        text(f"answers[{index}]", value, most)
+    size = sum(len(value.encode()) for value in values)
+    if size > most:
+        raise invalid("answers", f"{size} bytes together, at most {most} are accepted")
 
 
 def labels(field: str, values: Mapping[str, str]) -> dict[str, str]:

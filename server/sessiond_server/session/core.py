@@ -259,8 +259,8 @@ class Core:
     def _apply_attach(self, effect: Attach) -> None:
         attachment = session_pb2.Attachment(
             ref=hashlib.sha256(effect.data).hexdigest(),
-            media_type=effect.media_type,
-            filename=effect.filename,
+            media_type=fold.bounded(effect.media_type),
+            filename=fold.bounded(effect.filename),
             size_bytes=len(effect.data),
         )
         self._made.blobs.append((attachment, effect.data))

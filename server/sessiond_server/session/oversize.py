@@ -18,8 +18,7 @@ from sessiond.v1 import session_pb2
 _PREVIEW = 16 * 1024
 # Room for what is written last: the time, the seq, totals.
 _STAMP = 128
-# Room for the envelope and for what else the body holds.
-_SLACK = 4096
+_MOST_ITEMS = 1024
 _STREAMED = {"assistant_text": "delta", "reasoning": "delta", "command_output": "text"}
 
 
@@ -30,10 +29,23 @@ def shrink(
     most -= _STAMP
     if event.ByteSize() <= most:
         return [event], []
+    _hash_ids(event, most // 8)
+    blobs: list[tuple[session_pb2.Attachment, bytes]] = []
+    pieces = list(_divided(event, most, blobs))
+    for piece in pieces:
+        _fit(piece, most)
+    return pieces, blobs
+
+
+def _divided(
+    event: ev.Event, most: int, blobs: list[tuple[session_pb2.Attachment, bytes]]
+) -> Iterator[ev.Event]:
+    """Give `event` as its kind is best divided, so that nothing is lost where there is a way."""
     kind = event.WhichOneof("body") or ""
     if kind in _STREAMED:
-        return list(_pieces(event, kind, _STREAMED[kind], most - _SLACK)), []
-    blobs: list[tuple[session_pb2.Attachment, bytes]] = []
+        yield from _pieces(event, kind, _STREAMED[kind], most)
+        return
+    added = ev.Event()
     if kind == "tool_ended":
         _detach(event.tool_ended, "output", "full_output", "text/plain; charset=utf-8", blobs)
     elif kind == "tool_started":
@@ -42,25 +54,23 @@ def shrink(
     elif kind == "tool_updated":
         attached = _attach(event.tool_updated.output, "text/plain; charset=utf-8", blobs)
         event.tool_updated.output = preview(event.tool_updated.output)
-        added = ev.Event(parent_tool_id=event.parent_tool_id)
+        added.parent_tool_id = event.parent_tool_id
         added.attachment_added.attachment.CopyFrom(attached)
         added.attachment_added.tool_id = event.tool_updated.tool_id
-        return [event, added], blobs
     elif kind == "notice":
         attached = _attach(event.notice.native_json or event.notice.text, "application/json", blobs)
         event.notice.native_json = ""
         event.notice.text = preview(event.notice.text)
-        added = ev.Event(ignorable=True)
+        added.ignorable = True
         added.attachment_added.attachment.CopyFrom(attached)
-        return [event, added], blobs
-    if event.ByteSize() > most:
-        _cut_strings(event, max(256, most // 64))
-    return [event], blobs
+    yield event
+    if added.HasField("attachment_added"):
+        yield added
 
 
 def preview(text: str) -> str:
     """Return the beginning of `text`, as it stands before its attachment."""
-    return text.encode()[:_PREVIEW].decode("utf-8", "ignore")
+    return _begin(text, _PREVIEW)
 
 
 def _attach(
@@ -92,8 +102,11 @@ def _pieces(event: ev.Event, kind: str, field: str, most: int) -> Iterator[ev.Ev
     rest = ev.Event()
     getattr(event, kind).ClearField(field)
     rest.CopyFrom(event)
-    start = 0
-    while start < len(data):
+    _fit(rest, most // 2)
+    # A tag and a length for the text, and another length for the body around it.
+    most -= rest.ByteSize() + 16
+    start, more = 0, True
+    while more:
         end = min(start + most, len(data))
         while end < len(data) and data[end] & 0xC0 == 0x80:  # not inside a character
             end -= 1
@@ -101,20 +114,47 @@ def _pieces(event: ev.Event, kind: str, field: str, most: int) -> Iterator[ev.Ev
         piece.CopyFrom(rest)
         setattr(getattr(piece, kind), field, data[start:end].decode())
         yield piece
-        start = end
+        start, more = end, end < len(data)
 
 
-def _cut_strings(message: Message, most: int) -> None:
-    """Shorten every string below `message` to `most` bytes: the last resort for what nobody expected."""
+def _hash_ids(message: Message, most: int) -> None:
+    """Put a digest in the place of each id longer than `most`: what was the same stays the same."""
     for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_STRING:
-            if field.is_repeated:
-                for index, text in enumerate(value):
-                    value[index] = text.encode()[:most].decode("utf-8", "ignore")
-            else:
-                setattr(message, field.name, value.encode()[:most].decode("utf-8", "ignore"))
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            if field.is_repeated:
-                del value[64:]
+        if field.type == FieldDescriptor.TYPE_MESSAGE and not field.is_repeated:
+            _hash_ids(value, most)
+        elif _is_id(field) and len(value.encode()) > most:
+            setattr(message, field.name, hashlib.sha256(value.encode()).hexdigest())
+
+
+def _is_id(field: FieldDescriptor) -> bool:
+    text = field.type == FieldDescriptor.TYPE_STRING and not field.is_repeated
+    return text and field.name.endswith("_id")
+
+
+def _fit(event: ev.Event, most: int) -> None:
+    """Shorten `event` to `most` bytes, whatever is in it: the last resort for what nobody expected."""
+    longest = max(4096, most // 64)
+    while event.ByteSize() > most:
+        _hash_ids(event, max(longest, 64))
+        # Half a list is worse than short texts.
+        _cut(event, longest, _MOST_ITEMS if longest > 1024 else min(longest, 64))
+        longest //= 4
+
+
+def _cut(message: Message, longest: int, count: int) -> None:
+    """Shorten every string below `message` to `longest` bytes, and every list to `count` items."""
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            del value[count:]
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
             for inner in value if field.is_repeated else [value]:
-                _cut_strings(inner, most)
+                _cut(inner, longest, count)
+        elif field.type == FieldDescriptor.TYPE_STRING and not _is_id(field):
+            if field.is_repeated:
+                value[:] = [_begin(text, longest) for text in value]
+            else:
+                setattr(message, field.name, _begin(value, longest))
+
+
+def _begin(text: str, most: int) -> str:
+    return text.encode()[:most].decode("utf-8", "ignore")

@@ -31,3 +31,20 @@ def test_what_becomes_an_argument_of_a_program_holds_no_nul(check: Callable[[str
         check("a\0b")
     assert refused.value.reason == reasons.ERROR_REASON_INVALID_FIELD
     assert refused.value.field == "title"
+
+
+@pytest.mark.parametrize(
+    ("answers", "field"),
+    [
+        (["x"] * 257, "answers"),
+        (["é" * 30, "é" * 21], "answers"),
+        (["x", "x" * 101], "answers[1]"),
+        (["x", ""], "answers[1]"),
+    ],
+)
+def test_answers_are_bounded_together(answers: list[str], field: str) -> None:
+    validate.answers(["é" * 30, "é" * 20], 100)
+    with pytest.raises(DomainError) as refused:
+        validate.answers(answers, 100)
+    assert refused.value.reason == reasons.ERROR_REASON_INVALID_FIELD
+    assert refused.value.field == field

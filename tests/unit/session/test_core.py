@@ -86,6 +86,8 @@ class Agent(ScriptedDriver):
             case ["usage", count]:
                 turn = session_pb2.Tokens(input=int(count))
                 return [Emit(ev.Event(usage_reported=ev.UsageReported(turn=turn)))]
+            case ["made", name]:
+                return [Attach(b"data", name, name, name, name)]
             case ["file", "end"]:
                 return [Attach(b"data", "text/plain", tool_id="\ud800"), *super().line(b"end")]
         return super().line(line)
@@ -430,6 +432,12 @@ def test_an_id_that_no_program_can_be_given_is_not_taken(room: Room, told: str) 
     assert room.driver.launched_with.native_session_id == "native"
     room.step(lambda core: core.started(2, 1))
     assert 0 < len(room.last("process_started").process_started.agent_version) <= 256
+
+
+def test_a_file_with_a_giant_name_is_kept_under_a_shorter_one(room: Room) -> None:
+    product = room.say(f"made {'n' * 2_000_000}")
+    assert product.blobs[0][0] == room.last("attachment_added").attachment_added.attachment
+    assert max(map(len, product.records)) < 1000
 
 
 def test_a_question_is_answered_with_what_its_event_says(room: Room) -> None:
