@@ -55,6 +55,8 @@ _HIDDEN = "[not shown]"
 
 KIB = 1024
 MIB = 1024 * KIB
+# What an event with a client's text holds beside it: ids, names, 32 attachments with long names.
+BESIDE_TEXT = 24 * KIB
 
 
 class ConfigError(Exception):
@@ -147,7 +149,8 @@ class Limits(_Table):
     """`[limits]`: told by GetServerInfo, enforced on every call."""
 
     max_text_bytes: Annotated[int, Field(ge=1, le=3 * MIB)] = 512 * KIB
-    """Longest text of a message, answer or command, in bytes of UTF-8."""
+    """Longest text of a message, answer (with its note) or command, in bytes of UTF-8; at least 24,576
+    below `max_event_bytes`."""
 
     max_attachment_bytes: Annotated[int, Field(ge=1)] = 32 * MIB
     """Biggest attachment, in bytes."""
@@ -155,7 +158,7 @@ class Limits(_Table):
     max_chunk_bytes: Annotated[int, Field(ge=1, le=3 * MIB)] = MIB
     """Most data in one WriteAttachment call, in bytes."""
 
-    max_event_bytes: Annotated[int, Field(ge=16 * KIB, le=3 * MIB)] = MIB
+    max_event_bytes: Annotated[int, Field(ge=32 * KIB, le=3 * MIB)] = MIB
     """Biggest event, in bytes as encoded; longer output becomes an attachment with a preview."""
 
     max_batch_bytes: Annotated[int, Field(ge=KIB, le=3 * MIB)] = 256 * KIB
@@ -169,6 +172,17 @@ class Limits(_Table):
 
     max_subscribers: Annotated[int, Field(ge=1)] = 10_000
     """Open Subscribe streams, all sessions together."""
+
+    @model_validator(mode="after")
+    def _check_room(self) -> Limits:
+        least = self.max_text_bytes + BESIDE_TEXT
+        if self.max_event_bytes < least:
+            raise ValueError(
+                f"a text of max_text_bytes ({self.max_text_bytes}) does not fit in an event of "
+                f"max_event_bytes ({self.max_event_bytes}): lower the one to "
+                f"{self.max_event_bytes - BESIDE_TEXT} or raise the other to {least}"
+            )
+        return self
 
 
 class Log(_Table):

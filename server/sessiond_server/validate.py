@@ -61,15 +61,19 @@ def title(field: str, value: str) -> str:
     return argument(field, value, MAX_TITLE_BYTES)
 
 
-def answers(values: Sequence[str], most: int) -> None:
-    """Check the answers to a question, which are at most `most` bytes together."""
+def answers(values: Sequence[str], note: str, most: int) -> None:
+    """Check the answers to a question and what is said along: at most `most` bytes, all together."""
     if len(values) > MAX_ANSWERS:
         raise invalid("answers", f"{len(values)} answers, at most {MAX_ANSWERS} are accepted")
     for index, value in enumerate(values):
         text(f"answers[{index}]", value, most)
+    text("note", note, most, empty=True)
     size = sum(len(value.encode()) for value in values)
     if size > most:
         raise invalid("answers", f"{size} bytes together, at most {most} are accepted")
+    size += len(note.encode())
+    if size > most:
+        raise invalid("note", f"{size} bytes with the answers, at most {most} are accepted")
 
 
 def labels(field: str, values: Mapping[str, str]) -> dict[str, str]:

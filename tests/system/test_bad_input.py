@@ -164,6 +164,18 @@ _ATTEMPTS: dict[str, tuple[Attempt, str, str, str | None]] = {
         None,
     ),
     "no question": (lambda s: s.answer("", "a"), "INVALID_ARGUMENT", "INVALID_FIELD", "question_id"),
+    "long answers": (
+        lambda s: s.answer("q-99", "a" * 600, "b" * 600),
+        "INVALID_ARGUMENT",
+        "INVALID_FIELD",
+        "answers",
+    ),
+    "long note": (
+        lambda s: s.answer("q-99", "a" * 600, note="n" * 600),
+        "INVALID_ARGUMENT",
+        "INVALID_FIELD",
+        "note",
+    ),
     "unknown question": (lambda s: s.answer("q-99", "a"), "NOT_FOUND", "QUESTION_NOT_FOUND", None),
     "no message": (lambda s: s.unqueue(""), "INVALID_ARGUMENT", "INVALID_FIELD", "message_id"),
     "no command": (

@@ -176,8 +176,7 @@ class SessionService:
         session = self._roster.get(request.session_id)
         self._name("question_id", request.question_id)
         most = self._config.limits.max_text_bytes
-        validate.answers(request.answers, most)
-        validate.text("note", request.note, most, empty=True)
+        validate.answers(request.answers, request.note, most)
         return await self._call(
             session, request, lambda core: calls.answer(core, request), api.AnswerResponse
         )

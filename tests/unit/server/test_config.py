@@ -87,6 +87,8 @@ def test_workspaces_are_below_home_and_the_current_directory(
             "[limits]\nmax_sessions = 0",
             "limits.max_sessions: Input should be greater than or equal to 1",
         ),
+        ("[limits]\nmax_text_bytes = 2000000", "lower the one to 1024000 or raise the other to 2024576"),
+        ("[limits]\nmax_event_bytes = 40000", "limits: a text of max_text_bytes (524288) does not fit"),
         ('listen = ["nowhere"]', "listen: 'nowhere' is no address"),
         ("listen = []", "listen: needs at least one address"),
         ('listen = ["unix:relative"]', "needs an absolute path"),

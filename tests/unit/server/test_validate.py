@@ -34,17 +34,19 @@ def test_what_becomes_an_argument_of_a_program_holds_no_nul(check: Callable[[str
 
 
 @pytest.mark.parametrize(
-    ("answers", "field"),
+    ("answers", "note", "field"),
     [
-        (["x"] * 257, "answers"),
-        (["é" * 30, "é" * 21], "answers"),
-        (["x", "x" * 101], "answers[1]"),
-        (["x", ""], "answers[1]"),
+        (["x"] * 257, "", "answers"),
+        (["é" * 30, "é" * 21], "", "answers"),
+        (["x", "x" * 101], "", "answers[1]"),
+        (["x", ""], "", "answers[1]"),
+        (["x"], "x" * 101, "note"),
+        (["é" * 30, "x" * 20], "é" * 11, "note"),
     ],
 )
-def test_answers_are_bounded_together(answers: list[str], field: str) -> None:
-    validate.answers(["é" * 30, "é" * 20], 100)
+def test_answers_and_their_note_are_bounded_together(answers: list[str], note: str, field: str) -> None:
+    validate.answers(["é" * 30, "x" * 20], "é" * 10, 100)
     with pytest.raises(DomainError) as refused:
-        validate.answers(answers, 100)
+        validate.answers(answers, note, 100)
     assert refused.value.reason == reasons.ERROR_REASON_INVALID_FIELD
     assert refused.value.field == field

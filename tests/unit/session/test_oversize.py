@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from sessiond.v1 import event_pb2 as ev
+from sessiond_server import validate
+from sessiond_server.config import BESIDE_TEXT, Limits
 from sessiond_server.session.oversize import shrink
 
 _MOST = 16 * 1024
@@ -63,6 +66,31 @@ def test_a_long_text_of_a_sub_agent_with_long_ids_is_whole() -> None:
 def test_a_giant_id_without_a_text_is_an_event_too() -> None:
     pieces, _ = shrink(ev.Event(command_output=ev.CommandOutput(command_id="c" * 100_000)), _MOST)
     assert [len(piece.command_output.command_id) for piece in pieces] == [64]
+
+
+@pytest.mark.parametrize("kind", ["message_queued", "message_edited", "user_message"])
+def test_the_longest_message_with_all_its_files_is_whole(kind: str) -> None:
+    limits = Limits(max_text_bytes=100_000, max_event_bytes=100_000 + BESIDE_TEXT)
+    event = ev.Event(request_id="r" * 128, actor="a" * 256)
+    message = getattr(event, kind)
+    message.message_id, message.text = str(UUID(int=0)), "m" * limits.max_text_bytes
+    for _ in range(validate.MAX_ATTACHMENTS):
+        message.attachments.add(
+            ref="0" * 64, media_type="t" * 128, filename="n" * 255, size_bytes=1 << 40
+        )
+    before = event.SerializeToString()
+    pieces, blobs = shrink(event, limits.max_event_bytes)
+    assert ([piece.SerializeToString() for piece in pieces], blobs) == ([before], [])
+
+
+def test_the_most_answers_are_whole() -> None:
+    limits = Limits(max_text_bytes=100_000, max_event_bytes=100_000 + BESIDE_TEXT)
+    answers = ["x" * 256] * validate.MAX_ANSWERS
+    note = "n" * (limits.max_text_bytes - 256 * validate.MAX_ANSWERS)
+    validate.answers(answers, note, limits.max_text_bytes)
+    answered = ev.QuestionAnswered(question_id="q" * 256, answers=answers, note=note)
+    pieces, _ = shrink(ev.Event(question_answered=answered), limits.max_event_bytes)
+    assert [piece.question_answered for piece in pieces] == [answered]
 
 
 def test_long_ids_stay_apart() -> None:

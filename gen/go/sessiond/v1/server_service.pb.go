@@ -241,8 +241,8 @@ func (x *DriverInfo) GetCapabilities() *DriverCapabilities {
 // int64 values are strings.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Longest text of a message, a command or an answer, in bytes of UTF-8. Beyond: INVALID_ARGUMENT,
-	// INVALID_FIELD.
+	// Longest text of a message, a command or an answer with its note, in bytes of UTF-8. Beyond:
+	// INVALID_ARGUMENT, INVALID_FIELD.
 	MaxTextBytes int64 `protobuf:"varint,1,opt,name=max_text_bytes,json=maxTextBytes,proto3" json:"max_text_bytes,omitempty"`
 	// Largest attachment in bytes. Beyond: RESOURCE_EXHAUSTED, ATTACHMENT_TOO_LARGE.
 	MaxAttachmentBytes int64 `protobuf:"varint,2,opt,name=max_attachment_bytes,json=maxAttachmentBytes,proto3" json:"max_attachment_bytes,omitempty"`

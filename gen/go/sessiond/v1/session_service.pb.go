@@ -1567,10 +1567,10 @@ type AnswerRequest struct {
 	// From QuestionAsked. Required.
 	QuestionId string `protobuf:"bytes,3,opt,name=question_id,json=questionId,proto3" json:"question_id,omitempty"`
 	// One label of an option, or several where multi_select is set; or own words, as one value, where
-	// allow_text is set. At least one. At most Limits.max_text_bytes each.
+	// allow_text is set. At least one, at most 256.
 	Answers []string `protobuf:"bytes,4,rep,name=answers,proto3" json:"answers,omitempty"`
-	// Said along with the answer, for example why it was refused; default empty. At most
-	// Limits.max_text_bytes.
+	// Said along with the answer, for example why it was refused; default empty. Together with the
+	// answers at most Limits.max_text_bytes.
 	Note          string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -176,7 +176,8 @@ type SessionServiceClient interface {
 	//
 	// Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
 	// QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-	// multi_select, the same twice, an empty one, none), SESSION_EXITED.
+	// multi_select, the same twice, an empty one, none, more than Limits.max_text_bytes together with
+	// the note), SESSION_EXITED.
 	Answer(ctx context.Context, in *AnswerRequest, opts ...grpc.CallOption) (*AnswerResponse, error)
 	// Tells the session something about itself: one action per call, each a message of its own below,
 	// with the event that confirms it. OK means accepted and stored; the outcome is an event.
@@ -444,7 +445,8 @@ type SessionServiceServer interface {
 	//
 	// Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
 	// QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-	// multi_select, the same twice, an empty one, none), SESSION_EXITED.
+	// multi_select, the same twice, an empty one, none, more than Limits.max_text_bytes together with
+	// the note), SESSION_EXITED.
 	Answer(context.Context, *AnswerRequest) (*AnswerResponse, error)
 	// Tells the session something about itself: one action per call, each a message of its own below,
 	// with the event that confirms it. OK means accepted and stored; the outcome is an event.

@@ -146,8 +146,8 @@ class Limits(_message.Message):
     MAX_SUBSCRIBERS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     max_text_bytes: _builtins.int
-    """Longest text of a message, a command or an answer, in bytes of UTF-8. Beyond: INVALID_ARGUMENT,
-    INVALID_FIELD.
+    """Longest text of a message, a command or an answer with its note, in bytes of UTF-8. Beyond:
+    INVALID_ARGUMENT, INVALID_FIELD.
     """
     max_attachment_bytes: _builtins.int
     """Largest attachment in bytes. Beyond: RESOURCE_EXHAUSTED, ATTACHMENT_TOO_LARGE."""

@@ -893,13 +893,13 @@ class AnswerRequest(_message.Message):
     question_id: _builtins.str
     """From QuestionAsked. Required."""
     note: _builtins.str
-    """Said along with the answer, for example why it was refused; default empty. At most
-    Limits.max_text_bytes.
+    """Said along with the answer, for example why it was refused; default empty. Together with the
+    answers at most Limits.max_text_bytes.
     """
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One label of an option, or several where multi_select is set; or own words, as one value, where
-        allow_text is set. At least one. At most Limits.max_text_bytes each.
+        allow_text is set. At least one, at most 256.
         """
 
     def __init__(

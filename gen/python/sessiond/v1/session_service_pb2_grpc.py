@@ -266,7 +266,8 @@ class SessionServiceServicer(object):
 
         Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
         QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-        multi_select, the same twice, an empty one, none), SESSION_EXITED.
+        multi_select, the same twice, an empty one, none, more than Limits.max_text_bytes together with
+        the note), SESSION_EXITED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

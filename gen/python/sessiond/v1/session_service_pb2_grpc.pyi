@@ -179,7 +179,8 @@ class SessionServiceStub:
 
     Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
     QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-    multi_select, the same twice, an empty one, none), SESSION_EXITED.
+    multi_select, the same twice, an empty one, none, more than Limits.max_text_bytes together with
+    the note), SESSION_EXITED.
     """
     Control: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ControlRequest, _session_service_pb2.ControlResponse]
     """Tells the session something about itself: one action per call, each a message of its own below,
@@ -310,7 +311,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
     Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
     QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-    multi_select, the same twice, an empty one, none), SESSION_EXITED.
+    multi_select, the same twice, an empty one, none, more than Limits.max_text_bytes together with
+    the note), SESSION_EXITED.
     """
     Control: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ControlRequest, _session_service_pb2.ControlResponse]  # type: ignore[assignment]
     """Tells the session something about itself: one action per call, each a message of its own below,
@@ -510,7 +512,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
         QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-        multi_select, the same twice, an empty one, none), SESSION_EXITED.
+        multi_select, the same twice, an empty one, none, more than Limits.max_text_bytes together with
+        the note), SESSION_EXITED.
         """
 
     @_abc_1.abstractmethod

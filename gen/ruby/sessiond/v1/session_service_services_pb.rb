@@ -152,7 +152,8 @@ module Sessiond
         #
         # Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
         # QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-        # multi_select, the same twice, an empty one, none), SESSION_EXITED.
+        # multi_select, the same twice, an empty one, none, more than Limits.max_text_bytes together with
+        # the note), SESSION_EXITED.
         rpc :Answer, ::Sessiond::V1::AnswerRequest, ::Sessiond::V1::AnswerResponse
         # Tells the session something about itself: one action per call, each a message of its own below,
         # with the event that confirms it. OK means accepted and stored; the outcome is an event.

@@ -142,8 +142,8 @@ export declare const DriverInfoSchema: GenMessage<DriverInfo>;
  */
 export declare type Limits = Message<"sessiond.v1.Limits"> & {
   /**
-   * Longest text of a message, a command or an answer, in bytes of UTF-8. Beyond: INVALID_ARGUMENT,
-   * INVALID_FIELD.
+   * Longest text of a message, a command or an answer with its note, in bytes of UTF-8. Beyond:
+   * INVALID_ARGUMENT, INVALID_FIELD.
    *
    * @generated from field: int64 max_text_bytes = 1;
    */

@@ -857,15 +857,15 @@ export declare type AnswerRequest = Message<"sessiond.v1.AnswerRequest"> & {
 
   /**
    * One label of an option, or several where multi_select is set; or own words, as one value, where
-   * allow_text is set. At least one. At most Limits.max_text_bytes each.
+   * allow_text is set. At least one, at most 256.
    *
    * @generated from field: repeated string answers = 4;
    */
   answers: string[];
 
   /**
-   * Said along with the answer, for example why it was refused; default empty. At most
-   * Limits.max_text_bytes.
+   * Said along with the answer, for example why it was refused; default empty. Together with the
+   * answers at most Limits.max_text_bytes.
    *
    * @generated from field: string note = 5;
    */
@@ -1494,7 +1494,8 @@ export declare const SessionService: GenService<{
    *
    * Errors: QUESTION_NOT_FOUND, QUESTION_ALREADY_ANSWERED (another answer came first),
    * QUESTION_WITHDRAWN, INVALID_FIELD (an unknown label and no allow_text, several answers without
-   * multi_select, the same twice, an empty one, none), SESSION_EXITED.
+   * multi_select, the same twice, an empty one, none, more than Limits.max_text_bytes together with
+   * the note), SESSION_EXITED.
    *
    * @generated from rpc sessiond.v1.SessionService.Answer
    */
