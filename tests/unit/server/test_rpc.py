@@ -258,6 +258,33 @@ async def test_a_domain_error_is_its_status_also_in_the_middle_of_a_stream(house
             assert found["RetryInfo"].retry_delay.ToMilliseconds() == 1500
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "\N{GRINNING FACE}", "\n", "\ud800"], ids=ascii)
+async def test_the_longest_error_arrives(house: House, letter: str) -> None:
+    long = letter * 5000
+
+    async def fail(request: Message, context: Context) -> None:
+        raise DomainError(
+            reasons.ERROR_REASON_INVALID_FIELD,
+            long,
+            field=long,
+            metadata={f"{number}{long}": long for number in range(100)},
+            retry_after=1.5,
+        )
+
+    house.servicer.play = fail
+    async with grpc.aio.insecure_channel(house.unix) as channel:
+        error = await failing(get(channel))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    found = details(error)
+    assert found["ErrorInfo"].reason == "INVALID_FIELD"
+    assert found["RetryInfo"].retry_delay.ToMilliseconds() == 1500
+    text = error.details() or ""
+    assert set(text) == {letter if letter.isprintable() or letter == "\n" else "?"}
+    assert 1020 < len(text.encode()) <= 1024
+    trailers = error.trailing_metadata() or ()
+    assert sum(len(key) + len(value) * 4 // 3 for key, value in trailers) + 3 * 1024 < 8 * 1024
+
+
 async def test_bytes_that_are_no_request_are_an_invalid_argument(house: House) -> None:
     async with grpc.aio.insecure_channel(house.unix) as channel:
         error = await failing(get(channel, b"\xff\xff\xff"))
