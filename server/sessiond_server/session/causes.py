@@ -7,6 +7,7 @@ confirm in the order they were asked: that is enough to tell.
 from __future__ import annotations
 
 from sessiond.v1 import event_pb2 as ev
+from sessiond.v1 import session_pb2
 from sessiond_server.session import state as states
 from sessiond_server.session.state import State
 
@@ -52,10 +53,15 @@ def expect_setting(state: State, name: str, request_id: str) -> None:
     del state.pending_settings[:-_MAX_SETTINGS]
 
 
-def request_of(state: State, kind: str, event: ev.Event) -> str:
-    """Return the request_id that `event` is the outcome of, "" for none; each is told once."""
+def request_of(state: State, kind: str, event: ev.Event, *, calling: bool) -> str:
+    """Return the request_id that `event` is the outcome of, "" for none; each is told once.
+
+    `calling`: the event comes from within a call, and not from the agent.
+    """
     if kind == "settings_changed":
-        return _confirmed(state, event.settings_changed)
+        # How an agent begins is not what it was asked for: it reads that when it is ready.
+        opening = state.said == session_pb2.SESSION_STATE_UNKNOWN and not calling
+        return "" if opening else _confirmed(state, event.settings_changed)
     if kind == "error_raised":
         return _failed(state, event.error_raised.reason)
     if kind == "command_output":

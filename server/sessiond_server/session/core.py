@@ -154,7 +154,7 @@ class Core:
     def _attribute(self, kind: str, event: ev.Event) -> None:
         """Say which call an event comes from, where that is known."""
         request_id, actor = self.cause
-        earlier = causes.request_of(self.state, kind, event)
+        earlier = causes.request_of(self.state, kind, event, calling=any(self.cause))
         event.request_id = event.request_id or request_id or earlier
         if kind in causes.BY_CLIENTS:
             event.actor = actor

@@ -220,6 +220,28 @@ def test_settings_are_matched_with_their_requests_in_order(room: Room) -> None:
     assert found == ["r1", "", "r3", ""]
 
 
+def test_how_an_agent_begins_is_no_confirmation(room: Room) -> None:
+    room.restart()
+    room.control("r1", set_model=api.SetModel(model="m"))
+    room.restore()
+    found = []
+    for lines in (["model own", "ready"], ["model m"], ["model n"]):
+        room.say(*lines)
+        found.append(room.last("settings_changed").request_id)
+    assert found == ["", "r1", ""]
+
+
+def test_what_a_driver_confirms_by_itself_is_told_once(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.restart()
+    monkeypatch.setattr(room.driver, "set_model", partial(ScriptedDriver.set_model, room.driver))
+    room.control("r1", set_model=api.SetModel(model="m"))
+    assert room.last("settings_changed").request_id == "r1"
+    room.say("ready", "model n")
+    assert room.last("settings_changed").request_id == ""
+
+
 def test_a_message_that_cannot_be_handed_over_names_its_request(room: Room) -> None:
     attached = Attached("0" * 64, "text/plain", "", 1)
     request = api.SendRequest(text="x", request_id="r1", delivery=NEXT)
