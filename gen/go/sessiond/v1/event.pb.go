@@ -550,7 +550,8 @@ func (NoticeLevel) EnumDescriptor() ([]byte, []int) {
 }
 
 // One past-tense fact in a session's transcript. Once written it never changes, and it is at most 1
-// MiB as encoded (Limits.max_event_bytes).
+// MiB as encoded (Limits.max_event_bytes): when an agent gives more than fits and no attachment can
+// take it, texts and lists are cut, and an id is replaced by its SHA-256 in hex.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Position in the transcript: 1, 2, 3, ... without gaps. JSON: a string.
@@ -2507,7 +2508,8 @@ func (x *StateChanged) GetState() SessionState {
 // set_permission_mode, set_effort and set_title, of UpdateSession (title), or of the agent's own
 // doing. A request that the agent refused ends in ErrorRaised, SETTING_REFUSED instead.
 //
-// Settings, as a fold: each field that is present replaces its value; an absent one leaves it.
+// Settings, as a fold: each field that is present replaces its value; an absent one leaves it. What
+// an agent gives is cut to 256 bytes each.
 type SettingsChanged struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The model's id.

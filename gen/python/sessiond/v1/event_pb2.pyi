@@ -319,7 +319,8 @@ Global___NoticeLevel: _TypeAlias = NoticeLevel  # noqa: Y015
 @_typing.final
 class Event(_message.Message):
     """One past-tense fact in a session's transcript. Once written it never changes, and it is at most 1
-    MiB as encoded (Limits.max_event_bytes).
+    MiB as encoded (Limits.max_event_bytes): when an agent gives more than fits and no attachment can
+    take it, texts and lists are cut, and an id is replaced by its SHA-256 in hex.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1213,7 +1214,8 @@ class SettingsChanged(_message.Message):
     set_permission_mode, set_effort and set_title, of UpdateSession (title), or of the agent's own
     doing. A request that the agent refused ends in ErrorRaised, SETTING_REFUSED instead.
 
-    Settings, as a fold: each field that is present replaces its value; an absent one leaves it.
+    Settings, as a fold: each field that is present replaces its value; an absent one leaves it. What
+    an agent gives is cut to 256 bytes each.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -39,7 +39,8 @@ export declare const file_sessiond_v1_event: GenFile;
 
 /**
  * One past-tense fact in a session's transcript. Once written it never changes, and it is at most 1
- * MiB as encoded (Limits.max_event_bytes).
+ * MiB as encoded (Limits.max_event_bytes): when an agent gives more than fits and no attachment can
+ * take it, texts and lists are cut, and an id is replaced by its SHA-256 in hex.
  *
  * @generated from message sessiond.v1.Event
  */
@@ -1077,7 +1078,8 @@ export declare const StateChangedSchema: GenMessage<StateChanged>;
  * set_permission_mode, set_effort and set_title, of UpdateSession (title), or of the agent's own
  * doing. A request that the agent refused ends in ErrorRaised, SETTING_REFUSED instead.
  *
- * Settings, as a fold: each field that is present replaces its value; an absent one leaves it.
+ * Settings, as a fold: each field that is present replaces its value; an absent one leaves it. What
+ * an agent gives is cut to 256 bytes each.
  *
  * @generated from message sessiond.v1.SettingsChanged
  */
