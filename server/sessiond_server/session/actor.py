@@ -240,6 +240,7 @@ class Session:
 
     def restart(self, core: Core) -> Message:
         """Start the process again: now, or as soon as the one that runs has ended."""
+        seq = core.head_seq
         core.expect("process_started")
         if core.alive:
             core.expect("process_exited")
@@ -249,7 +250,7 @@ class Session:
                 core.stop()
         else:
             self._agent.request_start(core, resume=True)
-        return api.ControlResponse(seq=core.head_seq)
+        return api.ControlResponse(seq=seq)
 
     def _post(self, run: Callable[[Core], None]) -> asyncio.Future[Message]:
         """Run something on the core in a step that nobody has to wait for."""

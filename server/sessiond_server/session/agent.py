@@ -13,7 +13,7 @@ from typing import Any
 
 from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import session_pb2
-from sessiond_drivers.base import ExitStatus
+from sessiond_drivers.base import ExitStatus, Launch
 from sessiond_server.session import process as processes
 from sessiond_server.session.context import Context
 from sessiond_server.session.core import Core
@@ -59,7 +59,7 @@ class Agent:
         self._timers: list[asyncio.TimerHandle] = []
         self._acked = self._acked_stored = 0
         self._adopted = self._killing = False
-        self._starting: bool | None = None
+        self._starting: Launch | None = None
 
     @property
     def directory(self) -> Path:
@@ -78,9 +78,8 @@ class Agent:
     # --- starting ---
 
     def request_start(self, core: Core, resume: bool) -> None:
-        """Start a process with the step that is running."""
-        self._starting = resume
-        core.alive = True
+        """Start a process with the step that is running: what is asked from now on is asked of it."""
+        self._starting = core.launch(resume)
 
     def forget_start(self) -> None:
         """The step that asked for a start has not happened."""
@@ -89,11 +88,10 @@ class Agent:
     def pending_start(self, core: Core, step: Step) -> list[After]:
         """Put the start of a process into this step: the intent is durable before the act."""
         if core.state.restarting and not core.alive:
-            self._starting = True
+            self.request_start(core, resume=True)
         if self._starting is None:
             return []
-        resume, self._starting = self._starting, None
-        launch = core.launch(resume)
+        launch, self._starting = self._starting, None
         step.alive, step.run, step.raw_offset = True, self.row.run + 1, 0
         # Inputs of the process that ended are void.
         step.clear_outbox = True

@@ -320,6 +320,8 @@ class Core:
             ),
             resume,
         )
+        # What this step wrote before was for a process that is gone, or never was.
+        self._made.outbox.clear()
         self.alive = True
         self.dirty = True
         state.stopping = state.restarting = False
