@@ -447,6 +447,9 @@ class Roster:
         if not await session.kill(_KILL_TIMEOUT):
             await shim.kill_runs(session.directory)
         await session.close(deleting=True)
+        # With its directory goes the last trace of a shim that nobody knew of.
+        if shim.is_alive(session.directory):
+            await shim.kill_runs(session.directory)
         # Runs that ended by themselves may have left something running, on purpose; now it goes too.
         await shim.kill_leftovers(session.marker)
 

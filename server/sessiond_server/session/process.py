@@ -233,6 +233,9 @@ class Process:
                 # What a daemon that died had just started was not there yet when this one looked.
                 await self._start(command)
         except shim.LaunchFailed as error:
+            # It may have come up all the same: too late, or its launcher did not get to say so.
+            if shim.is_alive(self.directory):
+                await shim.kill_runs(self.directory)
             await self._deliver(LaunchError(str(error)))
             return False
         return True

@@ -5,18 +5,31 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
+from sessiond_server.errors import DomainError
 from sessiond_server.session import process as process_module
 from sessiond_server.session.process import Command, Delivery, Gone, Process, Unreachable
-from sessiond_server.shim import Acked, Exited, Link, LinkLost, Output, Received, launch
+from sessiond_server.shim import (
+    Acked,
+    Exited,
+    LaunchFailed,
+    Link,
+    LinkLost,
+    Output,
+    Received,
+    find_leftovers,
+    launch,
+    wait_gone,
+)
 from tests.chaos import processes
 from tests.support.daemon import wait_until_gone
-from tests.unit.session.house import House, kinds, until
+from tests.unit.session.house import TIMEOUT, House, kinds, until
 
 
 class SaidBehind:
@@ -105,3 +118,41 @@ async def test_what_a_former_run_says_is_not_heard() -> None:
         await session._deliver(session.row.run - 1, Gone(None, "", started=False))
         assert kinds(session) == before
         assert session.row.alive
+
+
+async def test_an_agent_that_came_up_though_its_start_failed_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[int] = []
+
+    async def late(directory: Path, run: int, **order: Any) -> None:
+        await launch(directory, run, **order)
+        started.extend(processes.agents(house.config.data_dir))
+        # As when the launcher stands still: the shim serves, and nobody says so in time.
+        raise LaunchFailed("the agent did not start in time")
+
+    async with House() as house:
+        monkeypatch.setattr("sessiond_server.shim.launch", late)
+        with pytest.raises(DomainError) as failed:
+            await house.create(session_id="mine")
+        assert failed.value.reason == reasons.ERROR_REASON_LAUNCH_FAILED
+        assert len(started) == 1
+        assert not processes.agents(house.config.data_dir)
+        assert not any((house.config.data_dir / "sessions").iterdir())
+        monkeypatch.undo()
+        await until(await house.create(session_id="mine"), "process_started")
+
+
+async def test_an_agent_that_nobody_knew_of_goes_with_its_session() -> None:
+    async with House() as house:
+        session = await house.create()
+        await until(session, "state_changed", state=session_pb2.SESSION_STATE_IDLE)
+        assert await session.kill(TIMEOUT)
+        await wait_gone(session.directory)
+        command = [sys.executable, "-c", "import time; time.sleep(300)"]
+        directory, run = session.directory, session.row.run + 1
+        await launch(directory, run, argv=command, env={}, cwd="/", session_id=session.marker)
+        await house.roster.delete(api.DeleteSessionRequest(session_id=session.session_id))
+        assert not processes.shims(house.config.data_dir)
+        assert not find_leftovers(session.marker)
+        assert not directory.exists()
