@@ -136,7 +136,7 @@ class Roster:
                 await self._store.delete_session(row.key)
 
     def _adopt(self, session: Session) -> None:
-        if not session.row.alive:
+        if not session.unsettled:
             return
         try:
             session.open()

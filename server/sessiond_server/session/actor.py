@@ -113,14 +113,21 @@ class Session:
 
     # --- life ---
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether it has a process, or one that ended and is not cleared away."""
+        return bool(self.row.alive) or self._agent.unfinished
+
     def open(self) -> None:
         """Load the state and start the actor; find the process again if there is one."""
         if self._task is not None:
             return
-        self._restore()
+        core = self._restore()
         self._task = asyncio.create_task(self._run(), name=f"session-{self.session_id}")
         if self.row.alive:
             self._agent.supervise(None)
+        elif self._agent.unfinished:
+            self._agent.finish_late(core.state.stopped)
 
     async def launch(self, resume: bool) -> None:
         """Start the process for the first time.
@@ -408,7 +415,7 @@ class Session:
             self._delivered.clear()
             await self._agent.read_again()
 
-    def _restore(self) -> None:
+    def _restore(self) -> Core:
         """Make the core from what is stored."""
         stored = self._context.store.session(self.session_id)
         if stored is None:
@@ -417,7 +424,7 @@ class Session:
         driver = self._make_driver()
         if stored.driver_state:
             driver.restore(stored.driver_state)
-        self._core = Core(
+        core = self._core = Core(
             Identity(stored.session_id, stored.transcript_id, stored.driver, spec),
             driver,
             states.decode_state(stored.state),
@@ -429,9 +436,10 @@ class Session:
         )
         stored.state = stored.driver_state = b""
         # A session is shown from its first moment on, before its first step.
-        stored.summary = stored.summary or view.summary(self._core).SerializeToString()
+        stored.summary = stored.summary or view.summary(core).SerializeToString()
         self.row = self._agent.row = stored
         self.ephemeral = spec.ephemeral
+        return core
 
 
 def _returning(response: Message) -> Callable[[Core], Message]:

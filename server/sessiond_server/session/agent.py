@@ -107,7 +107,11 @@ class Agent:
         self._acked = self._acked_stored = 0
         self._adopted = command is not None
         self._buffer = self._new_buffer()
-        self._process = Process(
+        self._process = self._new_process()
+        self._process.start(command, self.row.session_id, self._finishing)
+
+    def _new_process(self) -> Process:
+        return Process(
             self.directory,
             self.row.run,
             position=lambda: self._buffer.received,
@@ -115,7 +119,15 @@ class Agent:
             log_cap=self._context.log_cap,
             marker=self.marker,
         )
-        self._process.start(command, self.row.session_id, self._finishing)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last run has ended and a daemon did not live to clear it away."""
+        return not self.row.alive and self._finishing is None and self._new_process().unfinished
+
+    def finish_late(self, stopped: bool) -> None:
+        """Clear the last run away, and what it left running if it was `stopped`."""
+        self._finishing = asyncio.create_task(self._new_process().finish_late(kill=stopped))
 
     # --- what it says ---
 

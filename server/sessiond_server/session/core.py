@@ -384,7 +384,7 @@ class Core:
         # What this step wrote before was for the process that is gone.
         self._made.outbox.clear()
         self.alive = False
-        self.state.stopping = False
+        self.state.stopped, self.state.stopping = self.state.stopping, False
         self.state.pending_settings.clear()
         for kind in self.state.awaited.keys() - {"process_started"}:
             del self.state.awaited[kind]

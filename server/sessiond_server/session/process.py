@@ -136,13 +136,34 @@ class Process:
                 self.link.kill()
             self.link.collected()
             await self._drop_link()
-        if await shim.wait_gone(self.directory, _FINISH_TIMEOUT):
-            # In this very moment a start that a dead daemon had begun may get there; it is dealt with.
-            with contextlib.suppress(ValueError):
-                shim.discard(self.directory, self.run)
+        gone = await shim.wait_gone(self.directory, _FINISH_TIMEOUT)
         if kill:
             # Also what former runs left, which this shim knows nothing of.
             await shim.kill_leftovers(self._marker)
+        if gone:
+            # Last, as the files tell the next daemon what this one did not live to do. In this very
+            # moment a start that a dead daemon had begun may get there; it is dealt with.
+            with contextlib.suppress(ValueError):
+                shim.discard(self.directory, self.run)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something of this run is still there, or a shim that nobody ever heard of."""
+        return shim.is_kept(self.directory, self.run) or shim.is_alive(self.directory)
+
+    async def finish_late(self, *, kill: bool) -> None:
+        """Do what `finish` does, for a daemon that did not live to do it.
+
+        An agent that still runs there was started by one that did not live to see it: it is ended.
+        """
+        # Neither when it is gone by now, nor when it is frozen.
+        with contextlib.suppress(shim.ShimGone, shim.ShimUnreachable):
+            self.link = await Link.connect(self.directory, self.run)
+        if self.link is None or not self.link.hello.exited:
+            await self._drop_link()
+            if shim.is_alive(self.directory):
+                await shim.kill_runs(self.directory)
+        await self.finish(kill=kill)
 
     async def _drop_link(self) -> None:
         link, self.link = self.link, None
@@ -215,15 +236,7 @@ class Process:
             log_cap=self._log_cap,
             marker=self._marker,
         )
-        # Neither when it is gone by now, nor when it is frozen.
-        with contextlib.suppress(shim.ShimGone, shim.ShimUnreachable):
-            former.link = await Link.connect(former.directory, former.run)
-        if former.link is not None and former.link.hello.exited:
-            await former.finish(kill=True)
-        else:
-            # Nobody ever heard of its agent: it was started by a daemon that did not live to see it.
-            await former.detach()
-            await shim.kill_runs(self.directory)
+        await former.finish_late(kill=True)
 
     async def _launch(self, command: Command) -> bool:
         try:

@@ -91,7 +91,8 @@ class State(msgspec.Struct):
     `said` is the state the agent's driver last said; `state` is what clients see, which differs while
     the process is starting, unreachable or gone. `became` tells of the last messages and commands that
     left the queue the seq at which they were dropped, 0 for those the agent got. `marks` are the places
-    that a Retract may name. `awaited` and `pending_settings` belong to causes.py.
+    that a Retract may name. `stopped`: the last process was told to end, with all that it had started.
+    `awaited` and `pending_settings` belong to causes.py.
     """
 
     state: int = session_pb2.SESSION_STATE_UNKNOWN
@@ -121,6 +122,7 @@ class State(msgspec.Struct):
     announced_run: int = 0
     stopping: bool = False
     restarting: bool = False
+    stopped: bool = False
     create_time: int = 0
     update_time: int = 0
 

@@ -53,6 +53,11 @@ def was_started(directory: Path, run: int) -> bool:
     return (directory / program.run_name(run) / program.STATE_NAME).exists()
 
 
+def is_kept(directory: Path, run: int) -> bool:
+    """Whether there are files of a run, which `discard` would remove."""
+    return (directory / program.run_name(run)).exists()
+
+
 async def wait_gone(directory: Path, timeout: float = 5.0) -> bool:
     """Waits until no shim lives in a directory, as after `collected`; False after `timeout` seconds."""
     deadline = asyncio.get_running_loop().time() + timeout

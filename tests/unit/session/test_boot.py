@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,10 +13,13 @@ import pytest
 from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
 from sessiond_server.session import Session, calls
+from sessiond_server.session.process import Process
+from sessiond_server.shim import find_leftovers, is_alive, is_kept, launch
 from sessiond_server.store import COPIED
+from tests.chaos.processes import Handle
 from tests.support.daemon import wait_until_gone
 from tests.support.waiting import until
-from tests.unit.session.house import House, events
+from tests.unit.session.house import TIMEOUT, House, events
 from tests.unit.session.house import until as until_event
 
 HOUR = 3600 * 10**9
@@ -138,3 +144,65 @@ async def test_a_clock_that_jumps_changes_times_and_nothing_else(house: House) -
     assert texts == [f"tick {jump}" for jump in (-1000 * HOUR, 0, 500 * HOUR, -HOUR)]
     times = [event.create_time.ToNanoseconds() for event in said]
     assert times != sorted(times)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_what_follows_an_end_is_done_by_the_next_daemon(
+    house: House, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    reached = asyncio.Event()
+
+    async def cut(process: Process, *, kill: bool) -> None:
+        # The system closes the sockets of one that dies.
+        await process.detach()
+        reached.set()
+        await asyncio.Event().wait()
+
+    session = house.roster.get(await _session(house))
+    child = await _spawned(session)
+    monkeypatch.setattr(Process, "finish", cut)
+    if stopped:
+        stop = api.ControlRequest(stop=api.Stop())
+        await session.call(stop, lambda core: calls.control(core, stop, ""), api.ControlResponse)
+    else:
+        await _say(session, "!crash 1")
+    await reached.wait()
+    await house.crash()
+    monkeypatch.undo()
+    await house.open()
+    await until(lambda: not is_kept(session.directory, 1), "the files of the run are gone")
+    # What an agent that ended by itself has left may be wanted.
+    assert [found.pid for found in find_leftovers(session.marker)] == ([] if stopped else [child.pid])
+    child.signal(signal.SIGKILL)
+    child.close()
+
+
+async def test_an_agent_of_a_session_that_has_none_is_ended_at_the_start(house: House) -> None:
+    session = house.roster.get(await _session(house))
+    directory, marker, run = session.directory, session.marker, session.row.run
+    assert await session.kill(TIMEOUT)
+    await house.close()
+    # Its start was given up by a daemon that did not live to end what had come up after all.
+    command = [sys.executable, "-c", "import time; time.sleep(300)"]
+    await launch(directory, run, argv=command, env={}, cwd="/", session_id=marker)
+    await house.open()
+    await until(lambda: not is_alive(directory), "the shim is gone")
+    assert not find_leftovers(marker)
+    session = house.roster.get(session.session_id)
+    await session.call(api.ControlRequest(), session.restart, api.ControlResponse)
+    await _is(house, session.session_id, session_pb2.SESSION_STATE_IDLE)
+
+
+async def _say(session: Session, text: str) -> api.SendResponse:
+    request = api.SendRequest(text=text)
+    return await session.call(
+        request, lambda core: calls.send(core, request, text, (), ""), api.SendResponse
+    )
+
+
+async def _spawned(session: Session) -> Handle:
+    """Let the agent put a process into the background."""
+    sent = await _say(session, "!spawn 300")
+    said = await until_event(session, "assistant_text", after=sent.seq)
+    await until_event(session, "turn_ended", after=sent.seq)
+    return Handle(int(said.assistant_text.delta.removeprefix("pid ")))
