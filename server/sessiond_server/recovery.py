@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from sessiond_server import shim
+from sessiond_server.session.state import decode_state, encode
 from sessiond_server.store import COPIED, SessionRow, Store
 
 __all__ = ["check_boot", "note_end", "put_aside", "server_id", "sweep"]
@@ -21,11 +22,15 @@ async def check_boot(store: Store, rows: Sequence[SessionRow], boot_id: str) -> 
     """Give all transcripts new ids where commits may be missing, and note that this boot uses the store.
 
     Seqs could be given twice after a power cut, and in a copy. `boot_id` names this boot of the machine.
+    In another boot and in a copy no agent starts by itself: starts that were under way are given up.
     """
     meta = store.get_meta
     rebooted = meta("boot_id") not in ("", boot_id)
     cut = rebooted and meta("clean") != "1" and meta("full_sync") != "1"
-    if cut or meta(COPIED) == "1":
+    copied = meta(COPIED) == "1"
+    if rebooted or copied:
+        await _give_up_starts(store, rows)
+    if cut or copied:
         for row in rows:
             row.transcript_id = uuid.uuid4().hex
         await store.change_transcripts([(row.transcript_id, row.key) for row in rows])
@@ -33,6 +38,23 @@ async def check_boot(store: Store, rows: Sequence[SessionRow], boot_id: str) -> 
     now = {"boot_id": boot_id, "clean": "0", COPIED: "0", "full_sync": str(int(store.full_sync))}
     # Before anything that a power cut could take: else it would take this along.
     await store.set_meta(now, sync=True)
+
+
+async def _give_up_starts(store: Store, rows: Sequence[SessionRow]) -> None:
+    """Take back what sessions have promised to start, so that they are found exited like all others.
+
+    The original of a copy may have carried them out: two agents would be at work on one conversation.
+    """
+    changed: list[tuple[bytes, int]] = []
+    for row in rows:
+        stored = store.session(row.session_id) if row.alive else None
+        if stored is None:
+            continue
+        state = decode_state(stored.state)
+        if state.restarting or state.announced_run != row.run:
+            state.restarting, state.announced_run = False, row.run
+            changed.append((encode(state), row.key))
+    await store.change_states(changed)
 
 
 async def note_end(store: Store) -> None:

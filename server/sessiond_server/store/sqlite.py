@@ -223,6 +223,10 @@ class Store:
             [("UPDATE sessions SET transcript_id = ? WHERE key = ?", pair) for pair in ids]
         )
 
+    def change_states(self, states: Sequence[tuple[bytes, int]]) -> asyncio.Future[None]:
+        """Give sessions new states, outside any step: (state, key) each."""
+        return self.write([("UPDATE sessions SET state = ? WHERE key = ?", pair) for pair in states])
+
     # --- one step ---
 
     def commit(self, step: Step) -> asyncio.Future[None]:

@@ -12,14 +12,14 @@ import pytest
 
 from sessiond.v1 import session_pb2
 from sessiond.v1 import session_service_pb2 as api
-from sessiond_server.session import Session, calls
+from sessiond_server.session import Core, Session, calls
 from sessiond_server.session.process import Process
 from sessiond_server.shim import find_leftovers, is_alive, is_kept, launch
 from sessiond_server.store import COPIED
 from tests.chaos.processes import Handle
 from tests.support.daemon import wait_until_gone
 from tests.support.waiting import until
-from tests.unit.session.house import TIMEOUT, House, events
+from tests.unit.session.house import TIMEOUT, House, events, kinds
 from tests.unit.session.house import until as until_event
 
 HOUR = 3600 * 10**9
@@ -110,6 +110,34 @@ async def test_a_copy_has_transcripts_of_its_own(house: House) -> None:
     await house.close()
     await house.open()
     assert _transcript(house, session_id) == after
+
+
+@pytest.mark.parametrize("where", ["a copy", "another boot"])
+@pytest.mark.parametrize("what", ["a start", "a restart"])
+async def test_a_start_under_way_is_not_carried_out_in_another_boot_or_a_copy(
+    house: House, monkeypatch: pytest.MonkeyPatch, where: str, what: str
+) -> None:
+    session = house.roster.get(await _session(house))
+    if what == "a start":
+        assert await session.kill(TIMEOUT)
+        # Promised, and the daemon dies before it does anything about it.
+        monkeypatch.setattr(Process, "start", lambda *_: None)
+    else:
+        # The process that runs is to end first, and takes its time.
+        monkeypatch.setattr(Core, "stop", lambda _: None)
+    await session.call(api.ControlRequest(), session.restart, api.ControlResponse)
+    monkeypatch.undo()
+    await house.crash()
+    await wait_until_gone(house.config.data_dir)
+    if where == "a copy":
+        _set_meta(house, COPIED, "1")
+    before = session.row.head_seq
+    await house.open("boot" if where == "a copy" else where)
+    session = house.roster.get(session.session_id)
+    await until_event(session, "error_raised", after=before, reason="AGENT_LOST")
+    await _is(house, session.session_id, session_pb2.SESSION_STATE_EXITED)
+    assert not session.row.alive
+    assert "process_started" not in kinds(session)[before:]
 
 
 async def test_what_is_synced_is_synced_within_its_commit(house: House) -> None:
