@@ -285,11 +285,14 @@ class Session:
             await self._wake.wait()
             self._wake.clear()
             while self._calls or self._delivered:
-                await self._step()
+                try:
+                    await self._step()
+                except Exception as error:
+                    _logger.exception("session_lost", session_id=self.session_id)
+                    await self._lose(error)
 
     async def _step(self) -> None:
-        core = self._core
-        assert core is not None
+        core = self._core or self._restore()
         core.begin(self._context.clock())
         step = Step(self.row.key, core.head_seq + 1)
         calls = [self._calls.popleft() for _ in range(min(len(self._calls), _MAX_CALLS))]
@@ -402,6 +405,14 @@ class Session:
                 self._calls.append(replace(call, run=_returning(response), waits_for=""))
                 self._wake.set()
 
+    async def _lose(self, error: Exception) -> None:
+        """What is stored can't be read: nobody is kept waiting, and what comes next tries anew."""
+        self._core = None
+        while self._calls:
+            self._calls.popleft().fail(error)
+        self._delivered.clear()
+        await self._agent.read_again()
+
     async def _undo(self, error: Exception, calls: list[Call], *, read_again: bool) -> None:
         """Back to what is stored, most often that before the step; output is read again later."""
         self._full = isinstance(error, StorageFull | OSError)
@@ -410,7 +421,6 @@ class Session:
             call.fail(shown)
         self._agent.forget_start()
         self._restore()
-        self.tail.catch_up(self.row.head_seq)
         if read_again:
             self._delivered.clear()
             await self._agent.read_again()
@@ -438,6 +448,7 @@ class Session:
         # A session is shown from its first moment on, before its first step.
         stored.summary = stored.summary or view.summary(core).SerializeToString()
         self.row = self._agent.row = stored
+        self.tail.catch_up(stored.head_seq)
         self.ephemeral = spec.ephemeral
         return core
 

@@ -314,7 +314,8 @@ class Agent:
         self._call_later(_RETRY, lambda: self._retry(process))
 
     def _retry(self, process: Process) -> None:
-        if process is self._process:
+        # Asked for more than once, it is done once.
+        if process is self._process and not process.supervised:
             process.start(None, self.row.session_id)
 
     def _call_later(self, delay: float, action: After) -> None:

@@ -111,6 +111,11 @@ class Process:
         name = f"process-{session_id}-{self.run}"
         self._task = asyncio.create_task(self._keep_on(command, session_id, after), name=name)
 
+    @property
+    def supervised(self) -> bool:
+        """Whether it was started, or found, and not let go of since."""
+        return self._task is not None
+
     def kill(self) -> None:
         """Kill the shim, which does not answer, and all that came from it; `Gone` is what follows."""
         if self._killing is None or self._killing.done():

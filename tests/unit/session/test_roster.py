@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import patch
 
 import pytest
@@ -373,3 +375,32 @@ async def test_attachments_that_no_agent_could_be_sent_are_refused(house: House)
     with pytest.raises(DomainError) as refused:
         service._content(session, request.text, request.attachment_refs)
     assert refused.value.field == "attachment_refs"
+
+
+async def test_a_store_that_cannot_be_read_keeps_no_call_waiting(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> NoReturn:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async def send(message_id: str) -> None:
+        request = api.SendRequest(text="hello")
+        run = functools.partial(
+            calls.send, request=request, message_id=message_id, attachments=(), actor=""
+        )
+        async with asyncio.timeout(TIMEOUT):
+            await session.call(request, run, api.SendResponse)
+
+    session = await house.create()
+    await until(session, "state_changed", state=IDLE)
+    monkeypatch.setattr(house.store, "commit", unreadable)
+    monkeypatch.setattr(house.store, "session", unreadable)
+    # Those in the step that fails, and one that waits for the next.
+    monkeypatch.setattr("sessiond_server.session.actor._MAX_CALLS", 2)
+    results = await asyncio.gather(*(send(f"{n}") for n in range(3)), return_exceptions=True)
+    results += await asyncio.gather(send("next"), return_exceptions=True)
+    assert {type(result) for result in results} == {sqlite3.OperationalError}
+    monkeypatch.undo()
+    await send("m")
+    await until(session, "user_message", message_id="m")
+    assert kinds(session).count("message_queued") == 1
