@@ -20,7 +20,16 @@ from sessiond_server.session.core import Core
 from sessiond_server.session.lines import LineBuffer
 from sessiond_server.session.process import Command, Connected, Delivery, Process
 from sessiond_server.session.product import Product
-from sessiond_server.shim import Acked, Exited, Link, Output, OutputClosed, Paused, stderr_tail
+from sessiond_server.shim import (
+    Acked,
+    Exited,
+    InputClosed,
+    Link,
+    Output,
+    OutputClosed,
+    Paused,
+    stderr_tail,
+)
 from sessiond_server.store import LINE, SessionRow, Step
 
 # One step handles about this much output: more would keep other sessions waiting.
@@ -28,6 +37,10 @@ _STEP_BYTES = 128 * 1024
 _RETRY = 1.0
 # Seconds for a shim that does not answer to do so, when its agent is to be ended: it may be busy.
 _LAST_RESORT = 10.0
+_DEAF = (
+    "the agent has closed its input and reads nothing any more; messages it has not read wait for "
+    "Control restart"
+)
 
 After = Callable[[], None]
 
@@ -155,6 +168,8 @@ class Agent:
                 core.raise_error(reasons.ERROR_REASON_STORAGE_FULL, f"the agent waits: {item.reason}")
             elif isinstance(item, OutputClosed):
                 core.unreachable()
+            elif isinstance(item, InputClosed) and not core.state.stopping:
+                core.unreachable(_DEAF)
         step.raw_offset = self._buffer.offset
         return rest, after
 

@@ -8,6 +8,7 @@ from .leftovers import Leftover, find_leftovers, frozen_shims, is_frozen, kill_l
 from .link import (
     Acked,
     Hello,
+    InputClosed,
     Link,
     LinkLost,
     Output,
@@ -38,6 +39,7 @@ __all__ = [
     "AlreadyRunning",
     "Exited",
     "Hello",
+    "InputClosed",
     "LaunchFailed",
     "Leftover",
     "Link",

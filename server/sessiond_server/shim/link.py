@@ -60,7 +60,12 @@ class OutputClosed:
     """The agent closed its stdout and lives on; comes after all its output."""
 
 
-Received = Output | Acked | Exited | Paused | Resumed | OutputClosed
+@dataclass(frozen=True, slots=True)
+class InputClosed:
+    """The agent closed its stdin and lives on: inputs, also acknowledged ones, did not reach it."""
+
+
+Received = Output | Acked | Exited | Paused | Resumed | OutputClosed | InputClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +373,7 @@ _NOTICES: dict[str, Callable[[dict[str, Any]], Received]] = {
     "paused": lambda header: Paused(str(header["reason"]), bool(header.get("disk", True))),
     "resumed": lambda header: Resumed(),
     "eof": lambda header: OutputClosed(),
+    "deaf": lambda header: InputClosed(),
 }
 
 

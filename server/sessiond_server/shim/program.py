@@ -11,7 +11,8 @@ running shim has all it needs. Importing this file does nothing: the server's en
 Frames on the unix socket are one JSON header line, then `len` bytes when the header has a `len`; a kind
 that the reader doesn't know is skipped. After `hello` nothing about the output is sent before `attach`.
 
-    shim -> server: hello, out{offset, len}, ack{id}, paused{reason, disk}, resumed, eof, exit{...}, pong
+    shim -> server: hello, out{offset, len}, ack{id}, paused{reason, disk}, resumed, eof, deaf,
+                    exit{...}, pong
     server -> shim: attach{offset}, input{id, len}, close_stdin{id}, signal{signal}, kill,
                     committed{offset}, collected, ping
 """
@@ -261,6 +262,7 @@ class _Connection:
         self.sock = sock
         self.position: int | None = None
         self.told_eof = False
+        self.told_deaf = False
         self.told_exit = False
         self._handle = handle
         self._inbox = bytearray()
@@ -437,6 +439,7 @@ class _Shim:
         self._closing_stdin = False
         self._last_input = 0
         self._eof_at: float | None = None
+        self._deaf_at: float | None = None
         self._exited_at = 0.0
         self._heard_at = 0.0
         self._credit = _PACE_CREDIT
@@ -518,8 +521,9 @@ class _Shim:
             moments.append(self._retry_at)
         if self._read_at > now:
             moments.append(self._read_at)
-        if self._eof_at is not None and self._agent.exit is None and not self._silenced(now):
-            moments.append(self._eof_at + _QUIET_SECONDS)
+        for closed_at in (self._eof_at, self._deaf_at):
+            if closed_at is not None and self._agent.exit is None and now < closed_at + _QUIET_SECONDS:
+                moments.append(closed_at + _QUIET_SECONDS)
         if self._agent.exit is not None and self._exit is None:
             moments.append(now + _QUIET_SECONDS / 5)
         if self._exit is not None:
@@ -657,17 +661,17 @@ class _Shim:
             if not connection.told_exit:
                 connection.told_exit = True
                 connection.queue({"kind": "exit"} | self._exit)
-        elif self._silenced(now) and not connection.told_eof:
+            return
+        if self._lives_without(self._eof_at, now) and not connection.told_eof:
             connection.told_eof = True
             connection.queue({"kind": "eof"})
+        if self._lives_without(self._deaf_at, now) and not connection.told_deaf:
+            connection.told_deaf = True
+            connection.queue({"kind": "deaf"})
 
-    def _silenced(self, now: float) -> bool:
-        """Whether the agent lives without a stdout; not at once: one that ends closes it just before."""
-        return (
-            self._agent.exit is None
-            and self._eof_at is not None
-            and now >= self._eof_at + _QUIET_SECONDS
-        )
+    def _lives_without(self, closed_at: float | None, now: float) -> bool:
+        """Whether the agent lives without a pipe; not at once: one that ends closes it just before."""
+        return self._agent.exit is None and closed_at is not None and now >= closed_at + _QUIET_SECONDS
 
     def _on_stderr(self, _events: int) -> None:
         try:
@@ -706,7 +710,10 @@ class _Shim:
         except BlockingIOError:
             return
         except OSError:
-            # The agent closed its stdin. What it will never read was still taken, once.
+            # The agent closed its stdin. What it will never read was still taken, once; the server is
+            # told, unless it wanted no more than that.
+            if not self._closing_stdin:
+                self._deaf_at = time.monotonic()
             self._closing_stdin = True
             self._inputs.clear()
         if self._closing_stdin:

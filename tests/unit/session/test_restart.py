@@ -1,10 +1,12 @@
-"""Calls that come in one step with the restart of an exited session are calls to its new process."""
+"""A restart: what comes in one step with it is for the new process, and so is what was not read."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +83,33 @@ async def test_a_setting_reaches_it(house: House) -> None:
     assert restarted.seq == seq
     first = events(session)[seq]
     assert (first.WhichOneof("body"), first.request_id) == ("state_changed", "first")
+
+
+_DEAF = """#!{python}
+import os, sys, time
+if "--version" in sys.argv or os.path.exists({marker!r}):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+open({marker!r}, "w").close()
+os.close(0)
+print('{{"kind": "hello", "version": "1", "session": ""}}', flush=True)
+time.sleep(300)
+"""
+
+
+async def test_what_an_agent_without_stdin_was_sent_is_not_lost_without_a_word(tmp_path: Path) -> None:
+    # The first process closes its stdin, the next one is the true agent.
+    program, marker = tmp_path / "agent", str(tmp_path / "marker")
+    program.write_text(_DEAF.format(python=sys.executable, marker=marker))
+    program.chmod(0o755)
+    async with House(drivers={"echo": {"binary": str(program)}}) as house:
+        session = await house.create()
+        await until(session, "state_changed", state=IDLE)
+        request = api.SendRequest(text="hello?")
+        sent = await session.call(
+            request, lambda core: calls.send(core, request, "m", (), ""), api.SendResponse
+        )
+        told = await until(session, "error_raised", after=sent.seq, reason="SESSION_UNREACHABLE")
+        assert "closed its input" in told.error_raised.message
+        await until(session, "state_changed", after=told.seq, state=session_pb2.SESSION_STATE_UNKNOWN)
+        await _control(session, api.ControlRequest(restart=api.Restart()))
+        await until(session, "user_message", after=told.seq, message_id="m")

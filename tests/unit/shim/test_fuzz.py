@@ -17,7 +17,7 @@ from sessiond_server.shim.program import Header
 _HELLO = {"kind": "hello", "protocol": 1, "run": 1, "shim_pid": 1, "agent_pid": 1, "base": 0, "size": 0}
 _HELLO |= {"last_input_id": 0, "exit": None, "paused": ""}
 _TO_SHIM = ("attach", "input", "close_stdin", "signal", "kill", "committed", "collected", "ping")
-_TO_SERVER = ("out", "ack", "paused", "resumed", "eof", "exit", "pong", "hello", "sing")
+_TO_SERVER = ("out", "ack", "paused", "resumed", "eof", "deaf", "exit", "pong", "hello", "sing")
 _VALUES = st.one_of(
     st.integers(),
     st.integers(0, 5),

@@ -12,7 +12,7 @@ import socket
 
 import pytest
 
-from sessiond_server.shim import Acked, Exited, LinkLost, program
+from sessiond_server.shim import Acked, Exited, InputClosed, LinkLost, program
 from tests.unit.shim.support import ECHO, Home, until
 
 
@@ -124,6 +124,26 @@ async def test_input_for_an_agent_that_closed_its_stdin_is_acked(home: Home) -> 
         assert await stream.notice(Acked) == Acked(input_id)
     stream.link.kill()
     assert (await stream.notice(Exited)).signal == 9
+
+
+async def test_an_agent_that_closed_its_stdin_is_noticed(home: Home) -> None:
+    stream = await home.session("import os, time\nos.close(0)\nprint('up', flush=True)\ntime.sleep(100)")
+    assert await stream.line() == b"up"
+    stream.link.send_input(1, b"hello?\n")
+    await stream.notice(InputClosed)
+    again = await home.attach(stream.offset)
+    await again.notice(InputClosed)
+    again.link.kill()
+    assert (await again.notice(Exited)).signal == 9
+
+
+async def test_an_agent_that_ends_is_not_said_to_have_closed_its_input(home: Home) -> None:
+    stream = await home.session("import os\nos.close(0)\nprint('up', flush=True)\nos._exit(0)")
+    assert await stream.line() == b"up"
+    stream.link.send_input(1, b"hello?\n")
+    while not any(isinstance(notice, Exited) for notice in stream.notices):
+        await stream.take()
+    assert InputClosed() not in stream.notices
 
 
 async def test_close_stdin_comes_after_the_input_before_it(home: Home) -> None:
