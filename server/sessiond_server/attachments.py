@@ -215,10 +215,10 @@ class Attachments:
     def _keep(self, source: Path, ref: str) -> None:
         target = self._path(ref)
         target.parent.mkdir(mode=0o700, exist_ok=True)
-        if target.exists():
-            # Young again: see collect().
-            now = self._clock()
-            os.utime(target, (now, now))
+        now, present = self._clock(), target.exists()
+        # Young again until its row is there, though the last chunk may be a day old: see collect().
+        os.utime(target if present else source, (now, now))
+        if present:
             source.unlink()
             return
         _sync(source)

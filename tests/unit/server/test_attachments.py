@@ -344,3 +344,16 @@ async def test_files_without_a_row_are_let_go_once_no_row_can_come(bench: Bench)
     assert await bench.attachments.collect({used.ref}) == 1
     assert [path.name for path in bench.files("attachments")] == [used.ref]
     assert again.ref == unused.ref
+
+
+async def test_an_upload_that_took_hours_is_as_young_as_its_end(bench: Bench) -> None:
+    await bench.write(b"slow")
+    # The next file is there already when its upload, as slow, ends; what happens to it is the same.
+    await bench.write(b"slow", upload_id="again", session_id="t")
+    bench.now += 2 * 3600
+    for fields in ({}, {"upload_id": "again", "session_id": "t"}):
+        await bench.write(b"", 4, finish=True, sha256=digest(b"slow"), **fields)
+        # What has a row by now was none when the tidying asked.
+        assert await bench.attachments.collect(set()) == 0
+        bench.now += 2 * 3600
+    assert await bench.attachments.collect(set()) == 1
