@@ -18,6 +18,8 @@ from sessiond_server.config import Config
 __all__ = ["BackupError", "Saved", "backup", "restore"]
 
 _DATABASE, _ATTACHMENTS = "sessiond.db", "attachments"
+# SQLite would take what lies beside the restored file for its own, and put it in its place.
+_STORE_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}-journal")
 
 
 class BackupError(Exception):
@@ -74,8 +76,11 @@ async def restore(config: Config, source: Path) -> None:
     data_dir = config.data_dir
     directories.prepare(data_dir)
     async with directories.locked(data_dir):
-        if (data_dir / _DATABASE).exists():
-            raise BackupError(f"{data_dir} holds sessions already: move them away, or name another")
+        present = ", ".join(name for name in _STORE_FILES if (data_dir / name).exists())
+        if present:
+            raise BackupError(
+                f"{data_dir} holds sessions already: move {present} away, or name another directory"
+            )
         try:
             with tarfile.open(source, "r:") as tar:
                 members = [member for member in tar if _belongs(member)]

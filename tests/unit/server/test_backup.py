@@ -71,6 +71,24 @@ async def test_nothing_is_written_over(data_dir: Path, tmp_path: Path) -> None:
         backup(_config(tmp_path / "nowhere"), tmp_path / "other.tar")
 
 
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+async def test_what_a_gone_store_left_beside_it_does_not_get_into_a_restored_one(
+    suffix: str, data_dir: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "saved.tar"
+    backup(_config(data_dir), file)
+    fresh = tmp_path / "fresh"
+    fresh.mkdir(mode=0o700)
+    left = fresh / f"sessiond.db{suffix}"
+    left.write_bytes(b"of another store")
+    with pytest.raises(BackupError, match=f"move {left.name} away"):
+        await restore(_config(fresh), file)
+    assert left.read_bytes() == b"of another store"
+    assert not (fresh / "sessiond.db").exists()
+    left.unlink()
+    await restore(_config(fresh), file)
+
+
 async def test_a_restore_that_broke_off_can_be_done_again(data_dir: Path, tmp_path: Path) -> None:
     file, fresh = tmp_path / "saved.tar", tmp_path / "fresh"
     backup(_config(data_dir), file)
