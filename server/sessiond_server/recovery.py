@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -11,9 +12,9 @@ import structlog
 
 from sessiond_server import shim
 from sessiond_server.session.state import decode_state, encode
-from sessiond_server.store import COPIED, SessionRow, Store
+from sessiond_server.store import COPIED, SessionRow, StorageFull, Store
 
-__all__ = ["check_boot", "note_end", "put_aside", "server_id", "sweep"]
+__all__ = ["check_boot", "drop_orphans", "note_end", "put_aside", "server_id", "sweep"]
 
 _logger = structlog.get_logger(__name__)
 
@@ -60,6 +61,13 @@ async def _give_up_starts(store: Store, rows: Sequence[SessionRow]) -> None:
 async def note_end(store: Store) -> None:
     """Note that the store is closed well: nothing of it can be missing after a power cut."""
     await store.set_meta({"clean": "1"})
+
+
+async def drop_orphans(store: Store) -> None:
+    """Forget attachments that sessions left behind when they were deleted."""
+    # Where the disk is full, the next start will do.
+    with contextlib.suppress(StorageFull):
+        await store.drop_orphans()
 
 
 def put_aside(sessions_dir: Path, store: Store, rows: Sequence[SessionRow]) -> list[Path]:

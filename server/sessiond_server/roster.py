@@ -63,7 +63,8 @@ class AttachmentRows:
 
     async def add(self, session_id: str, attachment: session_pb2.Attachment) -> None:
         """Let a session see an attachment. Raises SESSION_NOT_FOUND."""
-        await self._store.add_attachment(self._roster.get(session_id).row.key, attachment)
+        if not await self._store.add_attachment(self._roster.get(session_id).row.key, attachment):
+            raise _not_found(session_id)
 
 
 class Roster:
@@ -127,6 +128,7 @@ class Roster:
         rows = list(self._store.sessions())
         strange = recovery.put_aside(self._context.sessions_dir, self._store, rows)
         await recovery.check_boot(self._store, rows, boot_id)
+        await recovery.drop_orphans(self._store)
         self._spawn(recovery.sweep(strange))
         for row in rows:
             if row.run:
@@ -183,11 +185,7 @@ class Roster:
         """Return a session; raises SESSION_NOT_FOUND."""
         session = self._sessions.get(session_id)
         if session is None:
-            raise DomainError(
-                reasons.ERROR_REASON_SESSION_NOT_FOUND,
-                "there is no session of this id; ListSessions tells which there are",
-                metadata={"session_id": session_id},
-            )
+            raise _not_found(session_id)
         return session
 
     def list(self, request: api.ListSessionsRequest) -> api.ListSessionsResponse:
@@ -462,6 +460,14 @@ class Roster:
             del self._sessions[session.session_id]
         session.tail.close()
         shutil.rmtree(session.directory, ignore_errors=True)
+
+
+def _not_found(session_id: str) -> DomainError:
+    return DomainError(
+        reasons.ERROR_REASON_SESSION_NOT_FOUND,
+        "there is no session of this id; ListSessions tells which there are",
+        metadata={"session_id": session_id},
+    )
 
 
 def _digest(request: Message) -> bytes:

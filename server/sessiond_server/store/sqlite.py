@@ -319,9 +319,18 @@ class Store:
             return None
         return session_pb2.Attachment(ref=row[0], media_type=row[1], filename=row[2], size_bytes=row[3])
 
-    def add_attachment(self, key: int, attachment: session_pb2.Attachment) -> asyncio.Future[None]:
-        """Let a session see an attachment; the first name and type stay."""
-        return self.write([_insert_attachment(key, attachment)])
+    async def add_attachment(self, key: int, attachment: session_pb2.Attachment) -> bool:
+        """Let a session see an attachment; the first name and type stay.
+
+        False when the session was deleted meanwhile: nothing is kept then.
+        """
+        await self.write([_insert_attachment(key, attachment)])
+        return self.get_attachment(key, attachment.ref) is not None
+
+    def drop_orphans(self) -> asyncio.Future[None]:
+        """Forget attachments of sessions that are no more, whose files would be kept for ever."""
+        sql = "DELETE FROM attachments WHERE session NOT IN (SELECT key FROM sessions)"
+        return self.write([(sql, ())])
 
     def attachment_refs(self) -> set[str]:
         """Return every ref that some session has."""
@@ -340,8 +349,10 @@ def _insert_response(key: int, response: Response) -> Statement:
 
 
 def _insert_attachment(key: int, attachment: session_pb2.Attachment) -> Statement:
+    # Its session may have been deleted between the call and this commit.
     return (
-        "INSERT OR IGNORE INTO attachments VALUES (?, ?, ?, ?, ?)",
+        "INSERT OR IGNORE INTO attachments SELECT ?1, ?2, ?3, ?4, ?5 "
+        "WHERE EXISTS (SELECT 1 FROM sessions WHERE key = ?1)",
         (key, attachment.ref, attachment.media_type, attachment.filename, attachment.size_bytes),
     )
 

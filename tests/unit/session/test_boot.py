@@ -56,6 +56,18 @@ def _set_meta(house: House, key: str, value: str) -> None:
     connection.close()
 
 
+async def test_attachments_of_sessions_that_are_no_more_are_forgotten(house: House) -> None:
+    session_id = await _session(house)
+    kept, left = (session_pb2.Attachment(ref=digit * 64) for digit in "ab")
+    await house.roster.rows.add(session_id, kept)
+    row = (house.roster.get(session_id).row.key + 1, left.ref, "", "", 0)
+    await house.store.write([("INSERT INTO attachments VALUES (?, ?, ?, ?, ?)", row)])
+    await house.crash()
+    await house.open()
+    assert house.store.attachment_refs() == {kept.ref}
+    assert house.roster.rows.get(session_id, kept.ref) == kept
+
+
 async def test_a_crash_alone_changes_nothing(house: House) -> None:
     session_id = await _session(house)
     before = _transcript(house, session_id)

@@ -8,7 +8,7 @@ import functools
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
@@ -404,3 +404,26 @@ async def test_a_store_that_cannot_be_read_keeps_no_call_waiting(
     await send("m")
     await until(session, "user_message", message_id="m")
     assert kinds(session).count("message_queued") == 1
+
+
+async def test_an_attachment_that_comes_as_its_session_goes_leaves_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await house.create()
+    attachment = session_pb2.Attachment(ref="a" * 64, size_bytes=1)
+    delete_session = house.store.delete_session
+    adding: list[asyncio.Task[None]] = []
+
+    def deleting(*arguments: Any) -> asyncio.Future[None]:
+        deleted = delete_session(*arguments)
+        # The session is still known, and what is written now is written after it was deleted.
+        adding.append(asyncio.create_task(house.roster.rows.add(session.session_id, attachment)))
+        return deleted
+
+    monkeypatch.setattr(house.store, "delete_session", deleting)
+    await house.roster.delete(api.DeleteSessionRequest(session_id=session.session_id))
+    with pytest.raises(DomainError) as refused:
+        await adding[0]
+    assert refused.value.reason == reasons.ERROR_REASON_SESSION_NOT_FOUND
+    assert refused.value.metadata == {"session_id": session.session_id}
+    assert house.store.attachment_refs() == set()
