@@ -39,6 +39,9 @@ _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handl
 _HEALTH = "/grpc.health.v1.Health/"
 _STORAGE_RETRY = 5.0
 _MOST_ID = 64
+# A health check has some bytes; a request of 8 MiB that stays unfinished has the same name.
+_MOST_STRANGERS = 4
+_STRANGERS_TIME = 5.0
 
 _logger = structlog.get_logger(__name__)
 
@@ -83,6 +86,10 @@ def _encode(response: Message | bytes) -> bytes:
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
+class _Cut(Exception):
+    """The call ended before its request had arrived."""
+
+
 class Gate(grpc.aio.ServerInterceptor):
     """Authenticates, refuses while draining, maps errors, logs. Health checks need no token."""
 
@@ -99,6 +106,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._strangers = asyncio.Semaphore(_MOST_STRANGERS)
 
     async def settle(self, timeout: float) -> None:
         """Wait until no admitted call runs, at most `timeout` seconds. Health checks don't count."""
@@ -122,13 +130,21 @@ class Gate(grpc.aio.ServerInterceptor):
     def _guard(self, method: str, handler: _Handler) -> _Handler:
         serve: Any = handler.unary_unary or handler.unary_stream or handler.stream_stream
 
-        async def call(request: Any, context: Context) -> Any:
-            return await self._serve(method, context, lambda: _answer(serve, request, context))
+        async def answer(requests: Any, context: Context) -> Any:
+            if method.startswith(_HEALTH):
+                return await _answer(serve, await self._receive_from_anybody(context), context)
+            set_actor(self._authenticator.authenticate(_caller(context)))
+            request = requests if handler.request_streaming else await _receive(context)
+            with self._admitted():
+                return await _answer(serve, request, context)
 
-        make: Any = grpc.unary_unary_rpc_method_handler
-        if handler.unary_stream:
-            make = grpc.unary_stream_rpc_method_handler
-        elif handler.stream_stream:
+        async def call(requests: Any, context: Context) -> Any:
+            return await self._serve(method, context, lambda: answer(requests, context))
+
+        # On the wire it is the same. But of a unary call gRPC takes in the one message, which may have
+        # 8 MiB and stay unfinished, before it can be asked who sends it; of a stream it takes none.
+        make: Any = grpc.stream_unary_rpc_method_handler
+        if handler.response_streaming:
             make = grpc.stream_stream_rpc_method_handler
         guarded: _Handler = make(call, handler.request_deserializer, handler.response_serializer)
         return guarded
@@ -136,18 +152,18 @@ class Gate(grpc.aio.ServerInterceptor):
     async def _serve(self, method: str, context: Context, body: Callable[[], Awaitable[Any]]) -> Any:
         started = self._clock()
         try:
-            if method.startswith(_HEALTH):
-                response = await body()
-            else:
-                self._admit(context)
-                with self._counted():
-                    response = await body()
+            response = await body()
         except asyncio.CancelledError:
             self._log(method, "CANCELLED", started)
             raise
         except grpc.aio.AbortError:
             self._log(method, "ABORTED_BY_LIBRARY", started)
             raise
+        except _Cut:
+            self._log(method, "CANCELLED", started)
+            # Who only forgot to send a request is still there to read this.
+            status = to_status(invalid("", "the call came without its request"))
+            return await context.abort_with_status(rpc_status.to_status(status))
         except DomainError as error:
             status = to_status(error)
         except StorageFull:
@@ -169,7 +185,9 @@ class Gate(grpc.aio.ServerInterceptor):
         return await context.abort_with_status(rpc_status.to_status(status))
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _admitted(self) -> Iterator[None]:
+        if self._drain.begun:
+            raise self._drain.error()
         self._active += 1
         self._idle.clear()
         try:
@@ -179,14 +197,32 @@ class Gate(grpc.aio.ServerInterceptor):
             if not self._active:
                 self._idle.set()
 
-    def _admit(self, context: Context) -> None:
-        set_actor(self._authenticator.authenticate(_caller(context)))
-        if self._drain.begun:
-            raise self._drain.error()
+    async def _receive_from_anybody(self, context: Context) -> Any:
+        """Read the request of a call that needs no token; strangers share little memory and time."""
+        try:
+            self._authenticator.authenticate(_caller(context))
+        except DomainError:
+            try:
+                async with asyncio.timeout(_STRANGERS_TIME), self._strangers:
+                    return await _receive(context)
+            except TimeoutError:
+                code = grpc.StatusCode.DEADLINE_EXCEEDED
+                await context.abort(code, "the request did not arrive in time")
+        return await _receive(context)
 
     def _log(self, method: str, code: str, started: float) -> None:
         write = _logger.debug if method.startswith(_HEALTH) else _logger.info
         write("call", method=method, code=code, ms=round((self._clock() - started) * 1000, 2))
+
+
+async def _receive(context: Context) -> Any:
+    try:
+        request = await context.read()
+    except DecodeError as error:
+        raise invalid("", "these bytes are no request") from error
+    if request is grpc.aio.EOF:
+        raise _Cut
+    return request
 
 
 async def _answer(serve: Any, request: Any, context: Context) -> Any:

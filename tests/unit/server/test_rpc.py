@@ -22,7 +22,7 @@ from grpc_status import rpc_status
 from sessiond.v1 import attachment_service_pb2 as pb
 from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond.v1.session_pb2 import Attachment
-from sessiond_server import auth, logs, server
+from sessiond_server import auth, logs, rpc, server
 from sessiond_server.auth import Authenticator
 from sessiond_server.config import Config, ListenAddress, Log, TcpAddress, Tls, UnixAddress
 from sessiond_server.drain import Drain
@@ -161,6 +161,58 @@ async def test_tcp_needs_the_token_for_every_kind_of_call(house: House) -> None:
             assert error.code() == grpc.StatusCode.UNAUTHENTICATED
             error = await failing(anext(aiter(reflect(channel, metadata=metadata))))
             assert error.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+@contextlib.asynccontextmanager
+async def unfinished(
+    channel: grpc.aio.Channel, method: str, **options: Any
+) -> AsyncIterator[grpc.aio.StreamUnaryCall[bytes, bytes]]:
+    """A call whose request never arrives."""
+    release = asyncio.Event()
+
+    async def requests() -> AsyncIterator[bytes]:
+        await release.wait()
+        yield b""
+
+    start: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(method)
+    call = start(requests(), timeout=10, **options)
+    try:
+        yield call
+    finally:
+        call.cancel()
+        release.set()
+
+
+@pytest.mark.parametrize("method", ["GetAttachment", "ReadAttachment"])
+async def test_who_may_not_is_refused_before_the_request_is_there(house: House, method: str) -> None:
+    async with (
+        grpc.aio.insecure_channel(house.tcp) as channel,
+        unfinished(channel, f"/sessiond.v1.AttachmentService/{method}") as call,
+    ):
+        error = await failing(call)
+    assert error.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert details(error)["ErrorInfo"].reason == "UNAUTHENTICATED"
+
+
+async def test_strangers_have_little_room_for_unfinished_requests(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "_MOST_STRANGERS", 1)
+    check = "/grpc.health.v1.Health/Check"
+    async with housed(config) as house, grpc.aio.insecure_channel(house.tcp) as channel:
+        health: Unary = channel.unary_unary(check)
+        async with unfinished(channel, check):
+            await until(house.gate._strangers.locked, "the room is taken")
+            assert await health(b"", timeout=10, metadata=AUTHORIZED) == b"\x08\x01"
+        assert await health(b"", timeout=10) == b"\x08\x01"
+        monkeypatch.setattr(rpc, "_STRANGERS_TIME", 0.05)
+        late = grpc.StatusCode.DEADLINE_EXCEEDED, "the request did not arrive in time"
+        async with unfinished(channel, check) as call:
+            error = await failing(call)
+            assert (error.code(), error.details()) == late
+        await house.gate._strangers.acquire()
+        error = await failing(health(b"", timeout=10))
+        assert (error.code(), error.details()) == late
 
 
 def reflect(channel: grpc.aio.Channel, version: str = "v1", **options: Any) -> Any:
@@ -380,6 +432,27 @@ async def test_a_cancelled_call_sees_the_cancellation(house: House, log: Any) ->
         await asyncio.wait((reading,))
     assert tasks[0] is tasks[1]
     await until(lambda: any(line.get("code") == "CANCELLED" for line in log()), "it is logged")
+    assert not [line for line in log() if line["level"] == "error"]
+
+
+async def test_a_call_that_is_cut_off_in_its_request_is_logged_as_that(house: House, log: Any) -> None:
+    method = "/sessiond.v1.AttachmentService/GetAttachment"
+    async with grpc.aio.insecure_channel(house.unix) as channel:
+        await get(channel)
+        async with unfinished(channel, method) as call:
+            # On the wire, and the daemon answers what comes after it.
+            await call.wait_for_connection()
+            await get(channel)
+        await until(lambda: any(line.get("code") == "CANCELLED" for line in log()), "it is logged")
+
+        async def nothing() -> AsyncIterator[bytes]:
+            return
+            yield b""
+
+        start: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(method)
+        error = await failing(start(nothing(), timeout=10))
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert details(error)["ErrorInfo"].reason == "INVALID_FIELD"
     assert not [line for line in log() if line["level"] == "error"]
 
 
