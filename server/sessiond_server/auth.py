@@ -11,6 +11,7 @@ import ipaddress
 import os
 import pwd
 import secrets
+import tempfile
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -92,19 +93,29 @@ def _user_name() -> str:
 
 
 def load_token(path: Path) -> str:
-    """Return the token in `path`; a missing file is made with a new one.
+    """Return the token in `path`; a missing file is made with a new one, whole or not at all.
 
-    Raises ConfigError when the file can be read by others or holds nothing.
+    Raises ConfigError when the file can be read by others or holds nothing, or can't be made.
     """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return _read_token(path)
-    except OSError as error:
-        raise ConfigError(f"token_file: {path}: {error.strerror}") from error
+    if not os.path.lexists(path):
+        try:
+            return _new_token(path)
+        except FileExistsError:
+            # Another daemon was first, and has told its clients.
+            pass
+        except OSError as error:
+            raise ConfigError(f"token_file: {path}: {error.strerror}") from error
+    return _read_token(path)
+
+
+def _new_token(path: Path) -> str:
     token = secrets.token_urlsafe(32)
-    with os.fdopen(descriptor, "w") as file:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:
         file.write(token + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+        # Unlike a rename it never takes the place of a file that is there.
+        os.link(file.name, path)
     return token
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import resource
+import secrets
+import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,8 +56,44 @@ def test_a_token_is_made_once_and_private(tmp_path: Path) -> None:
     token = load_token(path)
     assert len(token) >= 32
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
     assert load_token(path) == token
     assert load_token(tmp_path / "other") != token
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No byte can be written: the kernel refuses, as it does with a quota."""
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, old)
+
+
+def test_a_token_is_there_whole_or_not_at_all(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("full_disk")
+    with pytest.raises(ConfigError, match=r"token_file: .*token: File too large"):
+        load_token(tmp_path / "token")
+    # Nothing that a later start would take for a token's file.
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_that_another_daemon_made_first_is_everybodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "token"
+
+    def slowly(size: int) -> str:
+        path.touch(0o600)
+        path.write_text("the first\n")
+        return "the second"
+
+    monkeypatch.setattr(secrets, "token_urlsafe", slowly)
+    assert load_token(path) == "the first"
+    assert path.read_text() == "the first\n"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_token_that_others_read_is_refused(tmp_path: Path) -> None:
