@@ -1,7 +1,8 @@
 """One file that holds all transcripts and attachments, made while the daemon runs, and the way back.
 
-It is a plain tar: `sessiond.db`, a consistent copy of the store, then `attachments/`. What agents keep
-themselves (their own conversation files, the workspaces) is not the daemon's and not in it.
+It is a plain tar: `attachments/`, then `sessiond.db`, a consistent copy of the store. The store is last
+because a tar that was cut short looks like a whole one: without its end it is no backup. What agents
+keep themselves (their own conversation files, the workspaces) is not the daemon's and not in it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Saved:
 
     sessions: int
     attachments: int
+    missing: int
+    """Attachments that the store names and that are not in the data directory."""
     size_bytes: int
 
 
@@ -43,6 +46,8 @@ def backup(config: Config, target: Path) -> Saved:
     database = config.data_dir / _DATABASE
     if not database.exists():
         raise BackupError(f"{config.data_dir} holds no sessions: name the daemon's --data-dir")
+    if not target.parent.is_dir():
+        raise BackupError(f"{target.parent} is no directory: make it, or choose another place")
     if target.exists():
         raise BackupError(f"{target} exists: choose another name, or remove it")
     # Beside the target: the same file system, so that the last step is a rename, and not /tmp.
@@ -52,14 +57,26 @@ def backup(config: Config, target: Path) -> Saved:
         # After the copy: what it names is never changed, and there already.
         files = [path for ref in refs.attachments if (path := _file(config.data_dir, ref)).exists()]
         with tarfile.open(whole, "w") as tar:
-            tar.add(copy, _DATABASE)
             for path in files:
                 tar.add(path, str(path.relative_to(config.data_dir)))
+            tar.add(copy, _DATABASE)
         whole.chmod(0o600)
         with whole.open("rb") as file:
             os.fsync(file.fileno())
+        _name(whole, target)
+    missing = len(refs.attachments) - len(files)
+    return Saved(refs.sessions, len(files), missing, target.stat().st_size)
+
+
+def _name(whole: Path, target: Path) -> None:
+    """Give the file its name, if nobody has taken it meanwhile."""
+    try:
+        target.hardlink_to(whole)
+    except FileExistsError:
+        raise BackupError(f"{target} exists by now: choose another name") from None
+    except OSError:
+        # A file system without hard links.
         whole.rename(target)
-    return Saved(refs.sessions, len(files), target.stat().st_size)
 
 
 def _file(data_dir: Path, ref: str) -> Path:
@@ -85,7 +102,7 @@ async def restore(config: Config, source: Path) -> None:
             with tarfile.open(source, "r:") as tar:
                 members = [member for member in tar if _belongs(member)]
                 if not any(member.name == _DATABASE for member in members):
-                    raise BackupError(f"{source} is no backup: {_DATABASE} is not in it")
+                    raise BackupError(f"{source} is no whole backup: {_DATABASE} is not in it")
                 _extract(tar, members, data_dir)
         except tarfile.TarError as error:
             raise BackupError(f"{source} is no whole backup: {error}") from error

@@ -140,3 +140,41 @@ async def test_a_name_that_leads_out_of_the_directory_is_refused(data_dir: Path,
     with pytest.raises(BackupError):
         await restore(_config(tmp_path / "fresh"), file)
     assert not (tmp_path / "evil").exists()
+
+
+async def test_a_backup_that_was_cut_short_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    file, cut, fresh = (tmp_path / name for name in ("saved.tar", "cut.tar", "fresh"))
+    backup(_config(data_dir), file)
+    whole = file.read_bytes()
+    with tarfile.open(file) as tar:
+        last = tar.getmembers()[-1]
+    end = last.offset_data + last.size
+    for size in [*range(0, end, 512), *range(100, end, 5000), end - 1]:
+        cut.write_bytes(whole[:size])
+        with pytest.raises(BackupError, match="whole backup"):
+            await restore(_config(fresh), cut)
+        assert not list(fresh.glob("sessiond.db*"))
+    await restore(_config(fresh), file)
+
+
+async def test_attachments_that_are_gone_are_counted(data_dir: Path, tmp_path: Path) -> None:
+    (data_dir / "attachments" / "ab" / REF).unlink()
+    saved = backup(_config(data_dir), tmp_path / "saved.tar")
+    assert (saved.attachments, saved.missing) == (0, 1)
+
+
+async def test_a_file_that_came_meanwhile_is_not_written_over(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "saved.tar"
+
+    def meanwhile(_: int) -> None:
+        file.write_text("somebody's")
+
+    with patch("os.fsync", meanwhile), pytest.raises(BackupError, match="exists by now"):
+        backup(_config(data_dir), file)
+    assert file.read_text() == "somebody's"
+    assert sorted(path.name for path in _children(tmp_path)) == ["data", "saved.tar"]
+
+
+async def test_a_place_that_is_not_there_is_named(data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(BackupError, match=f"{tmp_path}/absent is no directory"):
+        backup(_config(data_dir), tmp_path / "absent" / "saved.tar")
