@@ -81,9 +81,13 @@ async def locked(directory: Path) -> AsyncIterator[None]:
 
 
 def lock_holder(directory: Path) -> str | None:
-    """Return the pid, as text, of the daemon that holds `directory`; None when it is free."""
+    """Return the pid, as text, of the daemon that holds `directory`; None when it is free.
+
+    Raises OSError when the lock can't be opened.
+    """
     try:
-        descriptor = os.open(directory / _LOCK, os.O_RDONLY)
+        # As the daemon would open it: what it may not, is told.
+        descriptor = os.open(directory / _LOCK, os.O_RDWR)
     except FileNotFoundError:
         return None
     try:

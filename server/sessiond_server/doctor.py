@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from sessiond_server import directories, shim
+from sessiond_server import directories, shim, store
 from sessiond_server.config import Config
 from sessiond_server.drivers import Drivers
 
@@ -40,8 +41,14 @@ async def examine(config: Config) -> list[Finding]:
         findings.append(Finding("wrong", "drivers", "none is available: no session can be created"))
     findings.extend(_directory("data_dir", config.data_dir))
     findings.extend(_directory("runtime_dir", config.runtime_dir))
-    findings.extend(_daemon(config))
-    findings.extend(_agents(config))
+    findings.extend(_store(config.data_dir / "sessiond.db"))
+    try:
+        holder = directories.lock_holder(config.data_dir)
+    except OSError as error:
+        findings.append(Finding("wrong", "daemon", f"{error.filename}: {error.strerror}"))
+    else:
+        findings.extend(_daemon(config, holder))
+        findings.extend(_agents(config, holder))
     findings.extend(_leftovers())
     return findings
 
@@ -75,13 +82,22 @@ def _directory(key: str, path: Path) -> Iterator[Finding]:
         yield Finding("wrong", key, f"{path} belongs to another user (uid {status.st_uid})")
     elif mode & 0o077:
         yield Finding("wrong", key, f"{path} is open to other users (mode {mode:04o}): chmod 700 it")
+    elif not os.access(path, os.W_OK | os.X_OK):
+        yield Finding("wrong", key, f"{path} can't be written to")
     else:
         free = os.statvfs(path)
         yield Finding("ok", key, f"{path}, {free.f_bavail * free.f_frsize // 2**20} MiB free")
 
 
-def _daemon(config: Config) -> Iterator[Finding]:
-    holder = directories.lock_holder(config.data_dir)
+def _store(path: Path) -> Iterator[Finding]:
+    try:
+        if path.exists():
+            store.check_file(path)
+    except (OSError, sqlite3.Error, store.StoreTooNew) as error:
+        yield Finding("wrong", "store", f"{path}: {error}")
+
+
+def _daemon(config: Config, holder: str | None) -> Iterator[Finding]:
     serving = directories.address_file(config.runtime_dir).exists()
     if holder is not None and holder.isdigit() and shim.is_frozen(int(holder)):
         text = f"pid {holder} is frozen and answers nobody until it gets SIGCONT: kill -CONT {holder}"
@@ -97,17 +113,20 @@ def _daemon(config: Config) -> Iterator[Finding]:
         yield Finding("ok", "daemon", "not running")
 
 
-def _agents(config: Config) -> Iterator[Finding]:
+def _agents(config: Config, holder: str | None) -> Iterator[Finding]:
     """Agents live on without a daemon, and that is no fault; but who looks wants to know of them."""
     try:
         found = sorted((config.data_dir / "sessions").iterdir())
-    except OSError:
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield Finding("wrong", "agents", f"{error.filename}: {error.strerror}")
         return
     alive = [directory for directory in found if shim.is_alive(directory)]
     if alive and not (config.data_dir / "sessiond.db").exists():
         text = f"{len(alive)} live on, and the store that knows them is gone; the next daemon ends them"
         yield Finding("note", "agents", text)
-    elif alive and directories.lock_holder(config.data_dir) is None:
+    elif alive and holder is None:
         text = f"{len(alive)} live on without a daemon; the next one takes them over: sessiond serve"
         yield Finding("note", "agents", text)
     elif alive:

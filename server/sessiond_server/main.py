@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import signal
 import sqlite3
 import sys
 import tomllib
@@ -135,14 +136,17 @@ def _run(config: Config) -> None:
 
     try:
         asyncio.run(daemon.serve(config, announce))
-    except (ConfigError, directories.InUse, server.CannotServe, store.StoreTooNew) as error:
+    except (ConfigError, directories.InUse, server.CannotServe) as error:
         raise _failure(error) from error
+    except store.StoreTooNew as error:
+        raise _failure(f"{config.data_dir}: {error}") from error
     except (store.StorageFull, sqlite3.DatabaseError) as error:
         raise _failure(f"{config.data_dir}: {error}; nothing was changed") from error
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise _failure(f"{config.data_dir}: {error.strerror}; make room there") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        where = error.filename or config.data_dir
+        hint = "; make room there" if full else ""
+        raise _failure(f"{where}: {error.strerror or error}{hint}") from error
 
 
 @app.command()
@@ -158,7 +162,7 @@ def doctor(
     config = _load(config_file, {"data_dir": data_dir, "runtime_dir": runtime_dir}, settings)
     try:
         findings = asyncio.run(examine(config))
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         raise _failure(error) from error
     for finding in findings:
         mark = typer.style(f"{finding.verdict:5}", fg=_COLORS[finding.verdict])
@@ -181,12 +185,17 @@ def backup(
     from sessiond_server import backup as backups
 
     config = _load(config_file, {"data_dir": data_dir}, settings)
+    # What is unfinished is removed, also when the machine is shut down.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         saved = backups.backup(config, file)
     except (backups.BackupError, OSError, sqlite3.Error) as error:
         raise _failure(error) from error
     size = f"{saved.size_bytes / 2**20:.1f} MiB"
     typer.echo(f"{saved.sessions} sessions and {saved.attachments} attachments in {file}, {size}")
+    if saved.missing:
+        text = f"{saved.missing} attachments are not in it: their files are gone from {config.data_dir}"
+        typer.echo(f"sessiond: {text}", err=True)
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """Everything durable: sessions, transcripts, outboxes and answered requests, in one SQLite file."""
 
 from sessiond_server.store.copying import Copied, copy
-from sessiond_server.store.schema import COPIED, StoreTooNew
+from sessiond_server.store.schema import COPIED, StoreTooNew, check_file
 from sessiond_server.store.sqlite import (
     CLOSE_STDIN,
     CREATIONS,
@@ -25,5 +25,6 @@ __all__ = [
     "StorageFull",
     "Store",
     "StoreTooNew",
+    "check_file",
     "copy",
 ]

@@ -6,8 +6,10 @@ answers to calls that named a request_id, and which session may see which attach
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 VERSION = 1
 
@@ -73,10 +75,10 @@ class StoreTooNew(Exception):
     """The file was written by a later version of the daemon; this one would damage it."""
 
 
-def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables, or bring an older file to this version, in one transaction.
+def check(connection: sqlite3.Connection) -> int:
+    """Return the file's version, 0 for a new one; changes nothing.
 
-    Raises StoreTooNew when the file's version is higher than VERSION.
+    Raises StoreTooNew when it is higher than VERSION, sqlite3.DatabaseError when it is no store.
     """
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > VERSION:
@@ -84,6 +86,21 @@ def prepare(connection: sqlite3.Connection) -> None:
             f"the store has version {version}, this daemon knows up to {VERSION}: run the newer daemon, "
             "or restore a backup made by this one"
         )
+    return version
+
+
+def check_file(path: Path) -> None:
+    """Look whether this daemon could open the store at `path`. Raises as `check`."""
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reading:
+        check(reading)
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables, or bring an older file to this version, in one transaction.
+
+    Raises as `check`.
+    """
+    version = check(connection)
     if version == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")

@@ -119,6 +119,8 @@ class Store:
         connection = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, timeout=10
         )
+        # Before the first change: a file of a later version stays as it is.
+        schema.check(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {_synchronous(full_sync)}")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
