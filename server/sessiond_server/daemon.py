@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
 from sessiond.v1 import attachment_service_pb2, server_service_pb2, session_service_pb2
-from sessiond_server import directories, memory, recovery
+from sessiond_server import directories, recovery, resources
 from sessiond_server.attachments import Attachments
 from sessiond_server.auth import Authenticator, check_exposure, load_token
 from sessiond_server.config import Config, ListenAddress
@@ -44,7 +44,8 @@ async def serve(config: Config, announce: Announce) -> None:
     Raises ConfigError, directories.InUse, server.CannotServe or store.StoreTooNew before anything is
     served.
     """
-    memory.give_back_early()
+    resources.give_back_early()
+    resources.allow_open_files()
     stop = _stop_signal()
     drain = Drain()
     async with _held(config) as token, _rooms(config, drain) as services:
