@@ -33,11 +33,12 @@ async def _follow(channel: grpc.aio.Channel, session_id: str, head: int, delays:
     stub: session_service_pb2_grpc.SessionServiceAsyncStub
     stub = session_service_pb2_grpc.SessionServiceStub(channel)
     request = api.SubscribeRequest(session_id=session_id, after_seq=head)
-    count = 0
+    count, seq = 0, head
     async for response in stub.Subscribe(request, timeout=_TIMEOUT):
         now = time.time_ns()
         for event in response.events:
-            count += 1
+            count, seq = count + 1, seq + 1
+            assert event.seq == seq, f"seq {event.seq} in place of {seq}"
             words = event.assistant_text.delta.split()
             if len(words) > 1 and words[1].isdigit():
                 delays.append((now - int(words[1])) / 1e6)

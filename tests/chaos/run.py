@@ -196,7 +196,7 @@ def _main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--sessions", type=int, default=5)
-    parser.add_argument("--watchers", type=int, default=3, help="for each session")
+    parser.add_argument("--watchers", type=int, default=4, help="for each session")
     parser.add_argument("--pause", type=float, default=0.5, help="mean seconds between two faults")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -18,7 +18,7 @@ async def test_nothing_is_missed_when_the_daemon_is_killed() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_nothing_is_missed_when_everything_falls() -> None:
-    outcome = await run.attack(seconds=30.0, sessions=3, watchers=3, seed="1", pause=0.3)
+    outcome = await run.attack(seconds=30.0, sessions=3, watchers=4, seed="1", pause=0.3)
     assert run.report(outcome)
     assert outcome.kills > 5
     assert outcome.cuts > 0

@@ -6,7 +6,9 @@ import asyncio
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from asyncio import Future
+from collections.abc import AsyncIterator, Sequence
+from unittest.mock import patch
 
 import pytest
 
@@ -15,7 +17,8 @@ from sessiond.v1 import session_service_pb2 as api
 from sessiond_server.session import Core, Session, calls
 from sessiond_server.session.process import Process
 from sessiond_server.shim import find_leftovers, is_alive, is_kept, launch
-from sessiond_server.store import COPIED
+from sessiond_server.store import COPIED, Store
+from sessiond_server.store.writer import Statement
 from tests.chaos.processes import Handle
 from tests.support.daemon import wait_until_gone
 from tests.support.waiting import until
@@ -66,6 +69,22 @@ async def test_attachments_of_sessions_that_are_no_more_are_forgotten(house: Hou
     await house.open()
     assert house.store.attachment_refs() == {kept.ref}
     assert house.roster.rows.get(session_id, kept.ref) == kept
+
+
+async def test_that_a_store_is_in_use_is_noted_before_anything_that_could_be_lost(house: House) -> None:
+    await house.close()
+    written: list[bool] = []
+    write = Store.write
+
+    def noting(store: Store, statements: Sequence[Statement], *, sync: bool = False) -> Future[None]:
+        written.append(sync)
+        return write(store, statements, sync=sync)
+
+    with patch.object(Store, "write", noting):
+        await house.open()
+    # What a power cut takes is the end of what was written, and with this one nothing before it.
+    assert written[:1] == [True]
+    assert house.store.get_meta("clean") == "0"
 
 
 async def test_a_crash_alone_changes_nothing(house: House) -> None:

@@ -1,4 +1,4 @@
-"""One request_id, one effect: however often it is sent, at once or over crashes, and whatever was in it."""
+"""One request_id, one effect: however often it is sent, at once or over crashes."""
 
 from __future__ import annotations
 

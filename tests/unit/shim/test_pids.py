@@ -36,14 +36,16 @@ async def _stranger(env: Mapping[str, str] | None = None) -> AsyncIterator[async
         await process.wait()
 
 
-@pytest.mark.parametrize("changed_hands", [True, False])
+@pytest.mark.parametrize("changed_hands", ["in this boot", "with another boot", ""])
 async def test_who_has_the_number_of_a_shim_is_not_killed_for_it(
-    tmp_path: Path, changed_hands: bool
+    tmp_path: Path, changed_hands: str
 ) -> None:
     async with _stranger() as stranger:
         started = program.start_time(stranger.pid)
-        state: dict[str, object] = {"boot_id": program.boot_id(), "session_id": uuid.uuid4().hex}
-        state |= {"shim_pid": stranger.pid, "shim_start_time": started - changed_hands}
+        boot = "another" if changed_hands == "with another boot" else program.boot_id()
+        started -= changed_hands == "in this boot"
+        state: dict[str, object] = {"boot_id": boot, "session_id": uuid.uuid4().hex}
+        state |= {"shim_pid": stranger.pid, "shim_start_time": started}
         folder = tmp_path / program.run_name(1)
         folder.mkdir()
         (folder / program.STATE_NAME).write_text(json.dumps(state))
