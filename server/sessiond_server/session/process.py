@@ -221,9 +221,9 @@ class Process:
         link = await Link.connect(self.directory, self.run)
         try:
             await link.attach(self._position())
-        except ValueError:
+        except ValueError as error:
             # The store was restored from a backup, or the log lost its end: nothing fits any more.
-            _logger.exception("output_lost", directory=str(self.directory))
+            _logger.warning("output_lost", directory=str(self.directory), reason=str(error))
             await link.close()
             await shim.kill_runs(self.directory)
             raise shim.ShimGone("its output does not fit what is stored") from None
@@ -301,9 +301,9 @@ class Process:
             offset = self._position()
             try:
                 data = shim.read_rest(self.directory, self.run, offset, _READ_BYTES)
-            except ValueError:
+            except ValueError as error:
                 # A power cut took the end of the log, or the store was restored from a backup.
-                _logger.exception("output_lost", directory=str(self.directory))
+                _logger.warning("output_lost", directory=str(self.directory), reason=str(error))
                 break
             if not data:
                 break
