@@ -110,9 +110,10 @@ def load_token(path: Path) -> str:
 
 def _new_token(path: Path) -> str:
     token = secrets.token_urlsafe(32)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:
-        file.write(token + "\n")
-        file.flush()
+    # Without a buffer: one that can't be written would keep the file from being removed.
+    prefix = f".{path.name}."
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=prefix, buffering=0) as file:
+        file.write(f"{token}\n".encode())
         os.fsync(file.fileno())
         # Unlike a rename it never takes the place of a file that is there.
         os.link(file.name, path)

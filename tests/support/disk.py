@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["fill", "small_disk"]
+__all__ = ["fill", "no_file_over", "small_disk"]
 
 
 @contextlib.contextmanager
@@ -41,3 +43,19 @@ def fill(folder: Path) -> Path:
                 os.posix_fallocate(file.fileno(), taken, room)
                 taken += room
     return filler
+
+
+@contextlib.contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """Let no file of this process grow over `size` bytes: the kernel refuses, as it does with a quota.
+
+    Not for longer than one call: what pytest prints may go to a file too.
+    """
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)

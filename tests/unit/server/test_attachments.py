@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +20,7 @@ from sessiond_server.errors import DomainError
 from sessiond_server.rpc import Context
 from sessiond_server.services.attachment import AttachmentService
 from sessiond_server.store import StorageFull
+from tests.support.disk import no_file_over
 
 LIMITS = Limits(max_chunk_bytes=1000, max_attachment_bytes=3000)
 NO_CONTEXT = cast(Context, None)
@@ -295,30 +294,16 @@ def test_no_path_is_made_of_what_is_no_ref(bench: Bench, ref: str) -> None:
         bench.attachments.content(Attachment(ref=ref))
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """A disk that is full after 1,200 bytes: the kernel refuses, as it does with a quota."""
-    import signal
-
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1200, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, old)
-
-
-async def test_a_full_disk_keeps_what_was_committed(bench: Bench, request: Any) -> None:
+async def test_a_full_disk_keeps_what_was_committed(bench: Bench) -> None:
     data = os.urandom(2000)
     await bench.write(data[:1000])
-    request.getfixturevalue("small_files")
-    with pytest.raises(StorageFull):
-        await bench.write(data[1000:], 1000)
-    (path,) = bench.files("uploads")
-    assert path.stat().st_size == 1000
-    with pytest.raises(StorageFull):
-        bench.attachments.put(data, "")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with no_file_over(1200):
+        with pytest.raises(StorageFull):
+            await bench.write(data[1000:], 1000)
+        (path,) = bench.files("uploads")
+        assert path.stat().st_size == 1000
+        with pytest.raises(StorageFull):
+            bench.attachments.put(data, "")
     assert (await bench.write(data[1000:], 1000)).committed_size == 2000
 
 

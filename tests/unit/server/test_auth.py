@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import getpass
-import resource
 import secrets
-import signal
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from sessiond.v1 import error_reason_pb2 as reasons
 from sessiond_server.auth import Authenticator, Caller, check_exposure, load_token
 from sessiond_server.config import ConfigError, parse_address
 from sessiond_server.errors import DomainError
+from tests.support.disk import no_file_over
 
 TCP = "ipv4:127.0.0.1:40000"
 
@@ -61,20 +59,9 @@ def test_a_token_is_made_once_and_private(tmp_path: Path) -> None:
     assert load_token(tmp_path / "other") != token
 
 
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """No byte can be written: the kernel refuses, as it does with a quota."""
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, old)
-
-
-def test_a_token_is_there_whole_or_not_at_all(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("full_disk")
-    with pytest.raises(ConfigError, match=r"token_file: .*token: File too large"):
+def test_a_token_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    refused = pytest.raises(ConfigError, match=r"token_file: .*token: File too large")
+    with no_file_over(0), refused:
         load_token(tmp_path / "token")
     # Nothing that a later start would take for a token's file.
     assert list(tmp_path.iterdir()) == []
