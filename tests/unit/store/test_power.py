@@ -6,6 +6,7 @@ import asyncio
 import random
 import shutil
 import signal
+import struct
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from sessiond_server.store import SessionRow, Step, Store
 from sessiond_server.store.records import record
+from tests.support.waiting import until
 
 _ROOT = Path(__file__).parents[3]
 _KEY = 1
@@ -49,6 +51,21 @@ def _held(path: Path, full_sync: bool) -> int:
     return head
 
 
+def _stands_still(pid: int) -> bool:
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
+def _synced(index: bytes) -> int:
+    """Return how much of the log no power cut takes: it is synced before a checkpoint copies from it.
+
+    From the log's index in shared memory: at byte 128 the number of frames that a checkpoint may have
+    copied (https://sqlite.org/walformat.html, section 2.2, nBackfillAttempted).
+    """
+    (frames,) = struct.unpack_from("=I", index, 128)
+    return 32 + frames * (24 + 4096) if frames else 0
+
+
 @pytest.mark.parametrize("full_sync", [False, True])
 async def test_a_writer_that_is_frozen_anywhere_has_kept_its_promises(
     tmp_path: Path, full_sync: bool
@@ -68,15 +85,18 @@ async def test_a_writer_that_is_frozen_anywhere_has_kept_its_promises(
                 promised = int(await asyncio.wait_for(writer.stdout.readline(), 30))
             # Nothing moves while the files are copied, as when the power goes.
             writer.send_signal(signal.SIGSTOP)
+            await until(lambda: _stands_still(writer.pid), "all its threads stand still")
             copy = tmp_path / f"copy-{round_}"
             shutil.copytree(live, copy)
             writer.send_signal(signal.SIGCONT)
-            (copy / "store.db-shm").unlink(missing_ok=True)
+            synced = _synced((copy / "store.db-shm").read_bytes())
+            (copy / "store.db-shm").unlink()
             torn = shutil.copytree(copy, tmp_path / f"torn-{round_}")
             assert _held(copy / "store.db", full_sync) >= promised
             log = torn / "store.db-wal"
             data = log.read_bytes()
-            log.write_bytes(data[: chooser.randrange(len(data) + 1)] + chooser.randbytes(100))
+            cut = chooser.randrange(min(synced, len(data)), len(data) + 1)
+            log.write_bytes(data[:cut] + chooser.randbytes(100))
             _held(torn / "store.db", full_sync)
     finally:
         writer.kill()
