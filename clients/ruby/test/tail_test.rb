@@ -61,7 +61,7 @@ class TailTest < Minitest::Test
 
   def test_a_bad_address_is_one_line
     out, err, status = tail("--session", "s", "--address", "127.0.0.1:99999")
-    assert_equal [1, "", 1], [status.exitstatus, out, err.lines.size]
+    assert_equal [2, "", 1], [status.exitstatus, out, err.lines.size]
     assert_includes err, "127.0.0.1:99999"
   end
 
