@@ -37,7 +37,7 @@ test("help is no error", async () => {
 test("what can't be connected to is one line", async () => {
   for (const wrong of ["--address=127.0.0.1:99999", "--tls-ca=/no/such/ca.pem"]) {
     const [code, out, err] = await ended(start("--session", "s", "--address", "https://127.0.0.1:1", wrong));
-    assert.deepEqual([code, out, err.split("\n").length], [1, "", 2], err);
+    assert.deepEqual([code, out, err.split("\n").length], [2, "", 2], err);
   }
 });
 
