@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from sessiond.v1 import error_reason_pb2 as reasons
+from sessiond_server.texts import begin
 
 DOMAIN = "sessiond"
 _PREFIX = "ERROR_REASON_"
@@ -109,22 +110,17 @@ def _pack(message: Message) -> Any:
     return packed
 
 
-def _cut(text: str, most: int) -> str:
-    """Return the beginning of `text`, `most` bytes of UTF-8, with no half a character at its end."""
-    return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
-
-
 def to_status(error: DomainError) -> status_pb2.Status:
     """Return the rich status of `error`: its code, text and details, small enough for trailers."""
     entries = list(error.metadata.items())[:_MAX_ENTRIES]
-    metadata = {_cut(k, _MAX_KEY): _cut(v, _MAX_VALUE) for k, v in entries}
+    metadata = {begin(k, _MAX_KEY): begin(v, _MAX_VALUE) for k, v in entries}
     info = error_details_pb2.ErrorInfo(
         reason=reason_name(error.reason), domain=DOMAIN, metadata=metadata
     )
     details = [_pack(info)]
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=_cut(error.field, _MAX_VALUE), description=_cut(error.message, _MAX_VALUE)
+            field=begin(error.field, _MAX_VALUE), description=begin(error.message, _MAX_VALUE)
         )
         details.append(_pack(error_details_pb2.BadRequest(field_violations=[violation])))
     if error.retry_after is not None:
@@ -132,4 +128,4 @@ def to_status(error: DomainError) -> status_pb2.Status:
         delay.FromMilliseconds(int(error.retry_after * 1000))
         details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
     code: int = CODES[error.reason].value[0]
-    return status_pb2.Status(code=code, message=_cut(error.message, _MAX_MESSAGE), details=details)
+    return status_pb2.Status(code=code, message=begin(error.message, _MAX_MESSAGE), details=details)

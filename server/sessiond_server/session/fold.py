@@ -9,6 +9,7 @@ from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
 from sessiond_server import validate
 from sessiond_server.session.state import Question, State
+from sessiond_server.texts import begin
 
 _MAX_CLOSED_QUESTIONS = 200
 _MAX_INT64 = (1 << 63) - 1
@@ -29,8 +30,7 @@ def bounded(text: str) -> str:
 
     Each stands in every Session that is sent, and most on the command line of the next start.
     """
-    data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
-    return data[: validate.MAX_NAME_BYTES].decode("utf-8", "ignore")
+    return begin(text.replace("\0", "\ufffd"), validate.MAX_NAME_BYTES)
 
 
 def _settings_changed(state: State, event: ev.Event) -> None:

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from sessiond.v1 import event_pb2 as ev
 from sessiond.v1 import session_pb2
+from sessiond_server.texts import begin
 
 _PREVIEW = 16 * 1024
 # Room for what is written last: the time, the seq, totals.
@@ -70,7 +71,7 @@ def _divided(
 
 def preview(text: str) -> str:
     """Return the beginning of `text`, as it stands before its attachment."""
-    return _begin(text, _PREVIEW)
+    return begin(text, _PREVIEW)
 
 
 def _attach(
@@ -151,10 +152,6 @@ def _cut(message: Message, longest: int, count: int) -> None:
                 _cut(inner, longest, count)
         elif field.type == FieldDescriptor.TYPE_STRING and not _is_id(field):
             if field.is_repeated:
-                value[:] = [_begin(text, longest) for text in value]
+                value[:] = [begin(text, longest) for text in value]
             else:
-                setattr(message, field.name, _begin(value, longest))
-
-
-def _begin(text: str, most: int) -> str:
-    return text.encode()[:most].decode("utf-8", "ignore")
+                setattr(message, field.name, begin(value, longest))

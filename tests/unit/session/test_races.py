@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -196,10 +197,10 @@ async def test_a_creation_that_could_not_be_taken_back_is_forgotten_later(house:
 
     delete = house.store.delete_session
 
-    async def no_room(*given: object) -> None:
+    async def no_room(key: int, *given: Any) -> None:
         if full:
             raise StorageFull("the disk is full")
-        await delete(*given)  # type: ignore[arg-type]
+        await delete(key, *given)
 
     with patch.object(house.store, "delete_session", no_room):
         with patch.object(Session, "launch", fails), pytest.raises(DomainError, match="as if"):
